@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * history.h: from samples (rings) and thread pages (task iterator) to one list of events:
+ * each record once, by (instance, sequence); sorted by time; what was captured at enter joined to its call.
+ * The caller owns all memory; events borrow the sample bytes they were made from.
+ * Source: bpf/records.h. What it is not: it knows no OTel and no text.
+ *
+ * Order of use: pb_history_count for each input -> allocate -> pb_history_init -> pb_history_add_* (pages first,
+ * then rings; order does not change the result) -> pb_history_join -> [Python reads threads and processes, sets
+ * .scope of each process] -> pb_history_select -> encoder.
+ */
+#ifndef PERFBUF_HISTORY_H
+#define PERFBUF_HISTORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "status.h"
+#include "records.h"
+#include "ring.h"
+
+/* cffi: begin */
+
+enum pb_event_flags {
+	PB_EVENT_PAGE = 1,		/* from a thread's own page: never outside the window, never dropped */
+	PB_EVENT_IN_FLIGHT = 2,		/* the page's open call */
+	PB_EVENT_SELECTED = 4,
+	PB_EVENT_HIDDEN = 8,		/* an ENTRY that was joined, or has no call: not a record of its own */
+};
+
+struct pb_event {
+	uint64_t time_ns;		/* when it began */
+	uint64_t instance;
+	uint64_t sequence;
+	const struct pb_record *record;	/* checked: record->bytes lie inside the input */
+	const struct pb_record *entry;	/* captures taken at enter, or NULL */
+	uint64_t seen_ns;		/* in flight: when the page was read (age = seen - time) */
+	uint32_t thread;		/* index into threads */
+	uint16_t cpu;
+	uint16_t flags;			/* enum pb_event_flags */
+};
+
+/* One instance of a thread. */
+struct pb_thread {
+	uint64_t instance;
+	uint32_t tid;			/* the newest it had (an exec from another thread changes it) */
+	uint32_t process;		/* index into processes */
+	uint8_t comm[PB_COMM_BYTES];	/* the newest */
+	uint64_t first_sequence;	/* of the events here */
+	uint64_t last_sequence;		/* of the events here, or as its page tells */
+	uint64_t events;
+	uint64_t missing;		/* sequences from 1 to last that are not here: overwritten or lost */
+	uint64_t gap_end_ns;		/* time of the first event behind its last gap; 0: no gap */
+	/* set by the caller before encoding: events that lie in [span_start_ns, span_end_ns) are thread_window */
+	uint64_t span_start_ns;
+	uint64_t span_end_ns;		/* 0: none */
+	uint64_t sent_span_id;		/* reserved for exact spans */
+};
+
+struct pb_process_entry {
+	uint32_t tgid;
+	uint32_t scope;			/* set by the caller: 1 = in the dump's scope */
+	uint64_t start_ns;
+	uint64_t events;
+	uint64_t selected;		/* by pb_history_select */
+};
+
+struct pb_history {
+	struct pb_event *events;
+	uint64_t event_count, event_capacity;
+	struct pb_thread *threads;
+	uint64_t thread_count, thread_capacity;
+	struct pb_process_entry *processes;
+	uint64_t process_count, process_capacity;
+	uint64_t malformed;		/* samples or records whose bytes disagree with themselves */
+	uint64_t duplicates;		/* records that came from a page and from a ring */
+	uint64_t joined;		/* 1 after pb_history_join */
+};
+
+/* One input's size: how many records (at most) and samples it holds; never reads outside [bytes, bytes + size). */
+struct pb_history_size {
+	uint64_t events;
+	uint64_t samples;
+};
+
+enum pb_status pb_history_count_samples(const uint8_t *arena, const struct pb_frame *frames, uint64_t frame_count,
+					struct pb_history_size *size);
+enum pb_status pb_history_count_pages(const uint8_t *pages, uint64_t bytes, struct pb_history_size *size);
+
+/* Frames of a snapshot or drain; lost frames and other types are passed over (the caller has their counts). */
+enum pb_status pb_history_add_samples(struct pb_history *history, const uint8_t *arena, const struct pb_frame *frames,
+				      uint64_t frame_count);
+/* What the task iterator gave: pb_page_head + pb_sample + records, one after the other. The open call becomes an
+ * event with PB_EVENT_IN_FLIGHT that borrows head->open. */
+enum pb_status pb_history_add_pages(struct pb_history *history, const uint8_t *pages, uint64_t bytes);
+/* Sorts by (instance, sequence), removes doubles, joins ENTRY records, fills the threads' and processes' counts and
+ * gaps, then sorts by (time, instance, sequence). */
+enum pb_status pb_history_join(struct pb_history *history);
+/* Marks what goes into the dump: events of processes with scope 1 in [start_ns, end_ns] (a call that began before the
+ * window and ended in it is in) and, whatever their age, events from pages; at most max_records, the oldest of the
+ * others dropped. */
+enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, uint64_t end_ns, uint64_t max_records,
+				 uint64_t *selected, uint64_t *dropped);
+/* cffi: end */
+#endif

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan.h: the decode plan: what a record means, as data. Python (otel_perfbuf/records) builds it once from the syscall
+ * tables and hands it over; the renderer (text.c) and the encoder (otlp.c) follow it.
+ * Adding an argument kind is one enum value here, one function in text.c's table, and rows in records/.
+ */
+#ifndef PERFBUF_PLAN_H
+#define PERFBUF_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "status.h"
+#include "records.h"
+
+/* cffi: begin */
+
+/* How an argument (or a result) is shown; strace's form. */
+enum pb_argument_kind {
+	PB_ARG_SIGNED = 0,		/* 32-bit int */
+	PB_ARG_UNSIGNED,		/* 32-bit unsigned */
+	PB_ARG_LONG,			/* 64-bit signed */
+	PB_ARG_ULONG,			/* 64-bit unsigned, decimal */
+	PB_ARG_HEX,			/* 0x..., 0 as 0 */
+	PB_ARG_POINTER,			/* 0x..., 0 as NULL */
+	PB_ARG_FD,			/* int */
+	PB_ARG_DIRFD,			/* AT_FDCWD or int */
+	PB_ARG_STRING,			/* captured string, quoted; without capture the address */
+	PB_ARG_PATH,			/* the same, never cut by string_bytes */
+	PB_ARG_BUFFER,			/* captured bytes, quoted; without capture the address */
+	PB_ARG_STRINGS,			/* argv: ["a", "b"] */
+	PB_ARG_ENVIRONMENT,		/* 0x7ff... followed by a comment with the count: "N vars" */
+	PB_ARG_FLAGS,			/* table: bits joined by | ; unknown rest in hex; the table's zero name, or 0 */
+	PB_ARG_FLAGS_VALUE,		/* table: the bits under .mask are a value (O_ACCMODE, SOCK_TYPE), then flags */
+	PB_ARG_ENUM,			/* table: one name, else number with a comment as strace prints it */
+	PB_ARG_MODE,			/* octal 0644 */
+	PB_ARG_OPEN_MODE,		/* octal, shown only when an earlier flags argument has O_CREAT or O_TMPFILE */
+	PB_ARG_SIGNAL,			/* SIGTERM */
+	PB_ARG_SOCKADDR,		/* captured {sa_family=AF_INET, ...} */
+	PB_ARG_LENGTH_POINTER,		/* captured words at enter and exit: [128 => 16] or [16] */
+	PB_ARG_WORD_POINTER,		/* captured word at exit: [5] */
+	PB_ARG_STRUCT,			/* captured struct, table = which (later issue); else the address */
+	PB_ARG_OFFSET,			/* 64-bit signed */
+	PB_ARG_HIDDEN,			/* not shown (padding arguments) */
+	PB_ARG_KINDS
+};
+
+struct pb_name {			/* a row of a flag or value table */
+	uint64_t value;
+	const char *name;
+};
+
+struct pb_table {
+	const struct pb_name *rows;	/* FLAGS: in strace's order. ENUM: sorted by value */
+	uint32_t count;
+	uint32_t reserved;
+	uint64_t mask;			/* FLAGS_VALUE: the bits that are a value; rows inside it come first */
+	const char *unknown;		/* what strace writes for a rest it knows no name for, e.g. "O_???" or NULL */
+};
+
+struct pb_argument {
+	const char *name;		/* tracefs name: "filename" */
+	uint8_t kind;			/* enum pb_argument_kind */
+	uint8_t reserved[3];
+	uint32_t table;			/* index into tables */
+};
+
+struct pb_syscall_plan {
+	const char *name;		/* NULL: unknown, shown as syscall_N */
+	uint8_t arguments;
+	uint8_t result_kind;		/* SIGNED, LONG, FD, HEX, POINTER, ... */
+	uint8_t flags;			/* enum pb_syscall_flags: NO_RETURN */
+	uint8_t reserved[5];
+	struct pb_argument args[6];
+};
+
+struct pb_plan {
+	const struct pb_syscall_plan *syscalls;
+	uint32_t syscall_count;
+	uint32_t table_count;
+	const struct pb_table *tables;
+	const struct pb_name *errors;	/* sorted by value 1..: {2, "ENOENT"}; 512..516 too */
+	const char *const *error_texts;	/* beside errors: "No such file or directory" */
+	uint32_t error_count;
+	uint32_t signal_count;
+	const struct pb_name *signals;	/* sorted by number: {11, "SIGSEGV"} */
+	const struct pb_table *signal_codes;	/* [0] generic (SI_USER ...), [1] SIGILL, [2] FPE, [3] SEGV, [4] BUS, [5] TRAP, [6] CHLD, [7] POLL, [8] SYS */
+	uint32_t string_bytes;		/* shown of a string or buffer before "..."; paths are shown whole */
+	uint32_t reserved;
+};
+
+/* cffi: end */
+#endif

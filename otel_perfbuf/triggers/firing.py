@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One occurrence of a trigger. What it is not: it knows no rings and no exporters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+__all__ = ["Fire", "Firing", "SpanContext", "Trigger", "TriggerKind"]
+
+TriggerKind = Literal[
+    "span_error",
+    "log_severity",
+    "process_exit",
+    "oom_kill",
+    "syscall_error",
+    "span_latency",
+    "syscall_latency",
+    "manual",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanContext:
+    """A span, as W3C Trace Context names it: 16 and 8 bytes, neither all zero."""
+
+    trace_id: bytes
+    span_id: bytes
+    flags: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One occurrence of a trigger; pids and tids are the host's (the initial pid namespace).
+
+    ``span`` is the failed span; ``start_unix_ns``/``end_unix_ns`` its time (0: not known); ``tid`` the thread that ran
+    it. ``interleaved``: other spans may have run on that thread meanwhile, so no ``thread_window`` may be claimed.
+    ``pid`` None with ``cgroup`` None means the whole host.
+    """
+
+    kind: TriggerKind
+    reason: str
+    unix_ns: int
+    pid: int | None = None
+    tid: int | None = None
+    span: SpanContext | None = None
+    start_unix_ns: int = 0
+    end_unix_ns: int = 0
+    service_name: str | None = None
+    span_name: str | None = None
+    interleaved: bool = False
+    cgroup: str | None = None
+
+
+Fire = Callable[[Firing], object]
+
+
+class Trigger(Protocol):
+    """A condition that can fire.
+
+    ``start`` returns when the trigger is armed (or raises); ``fire`` may be called from any thread of the trigger's own
+    and must return at once. ``stop`` returns when no more firing can come; it may be called twice.
+    """
+
+    def start(self, fire: Fire) -> None: ...
+
+    def stop(self) -> None: ...

@@ -24,7 +24,11 @@ enum pb_event_flags {
 	PB_EVENT_PAGE = 1,		/* from a thread's own page: never outside the window, never dropped */
 	PB_EVENT_IN_FLIGHT = 2,		/* the page's open call */
 	PB_EVENT_SELECTED = 4,
-	PB_EVENT_HIDDEN = 8,		/* an ENTRY that was joined, or has no call: not a record of its own */
+	PB_EVENT_MARK = 8,		/* before the join only: a page's end, carries its last sequence */
+};
+
+enum pb_history_limits {
+	PB_WORKSPACE_BYTES = 32,	/* of workspace, an event: what the sorts need */
 };
 
 struct pb_event {
@@ -33,6 +37,8 @@ struct pb_event {
 	uint64_t sequence;
 	const struct pb_record *record;	/* checked: record->bytes lie inside the input */
 	const struct pb_record *entry;	/* captures taken at enter, or NULL */
+	const struct pb_sample *sample;	/* that it came in; checked like record. Neither is aligned to 8: ring data lie
+					 * at 4 modulo 8; C code loads them by memcpy */
 	uint64_t seen_ns;		/* in flight: when the page was read (age = seen - time) */
 	uint32_t thread;		/* index into threads */
 	uint16_t cpu;
@@ -66,17 +72,23 @@ struct pb_process_entry {
 
 struct pb_history {
 	struct pb_event *events;
-	uint64_t event_count, event_capacity;
+	uint64_t event_count, event_capacity;	/* after the join: records only (no ENTRY, no doubles, no marks) */
 	struct pb_thread *threads;
 	uint64_t thread_count, thread_capacity;
 	struct pb_process_entry *processes;
 	uint64_t process_count, process_capacity;
 	uint64_t malformed;		/* samples or records whose bytes disagree with themselves */
 	uint64_t duplicates;		/* records that came from a page and from a ring */
+	uint64_t torn;			/* pages that changed during every try of the iterator: their records are not here */
+	uint64_t orphans;		/* ENTRY records whose call is not here */
+	uint8_t *workspace;		/* aligned to 8; >= PB_WORKSPACE_BYTES * event_count bytes at the join */
+	uint64_t workspace_bytes;
 	uint64_t joined;		/* 1 after pb_history_join */
 };
 
-/* One input's size: how many records (at most) and samples it holds; never reads outside [bytes, bytes + size). */
+/* One input's size: how many events it gives at most and how many samples or pages it holds; added to *size.
+ * event_capacity: the sum of events; thread_capacity and process_capacity: the sum of samples is always enough,
+ * PB_NO_ROOM of pb_history_join says when less was not (grow and join again). */
 struct pb_history_size {
 	uint64_t events;
 	uint64_t samples;

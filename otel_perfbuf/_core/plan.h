@@ -38,9 +38,14 @@ enum pb_argument_kind {
 	PB_ARG_SOCKADDR,		/* captured {sa_family=AF_INET, ...} */
 	PB_ARG_LENGTH_POINTER,		/* captured words at enter and exit: [128 => 16] or [16] */
 	PB_ARG_WORD_POINTER,		/* captured word at exit: [5] */
-	PB_ARG_STRUCT,			/* captured struct, table = which (later issue); else the address */
+	PB_ARG_STRUCT,			/* captured struct, .table = index into the plan's structs; else the address */
 	PB_ARG_OFFSET,			/* 64-bit signed */
 	PB_ARG_HIDDEN,			/* not shown (padding arguments) */
+	PB_ARG_WAIT_STATUS,		/* captured word at exit: [{WIFEXITED(s) && WEXITSTATUS(s) == 1}] */
+	PB_ARG_FD_PAIR,			/* captured struct of two ints at exit: [3, 4] */
+	PB_ARG_CLONE_FLAGS,		/* table: bits above 0xff, then |SIGCHLD from the low byte */
+	PB_ARG_FILE_MODE,		/* S_IFREG|0644 */
+	PB_ARG_SIGSET,			/* captured struct of 8 bytes: [INT CHLD], ~[] */
 	PB_ARG_KINDS
 };
 
@@ -60,17 +65,54 @@ struct pb_table {
 struct pb_argument {
 	const char *name;		/* tracefs name: "filename" */
 	uint8_t kind;			/* enum pb_argument_kind */
-	uint8_t reserved[3];
-	uint32_t table;			/* index into tables */
+	uint8_t shown_if_argument;	/* 0: always shown; else 1 + the argument that .shown_if_mask is looked up in */
+	uint8_t reserved[2];
+	uint32_t table;			/* index into tables (PB_ARG_STRUCT: into structs) */
+	const char *prefix;		/* NULL, or what strace writes in front: "flags=" */
+	uint64_t shown_if_mask;		/* shown only when that argument has one of these bits */
+};
+
+/* Other arguments for one value of a selecting argument: fcntl's cmd, futex's op. */
+struct pb_variant {
+	uint64_t value;			/* of the selecting argument & variant_mask */
+	const struct pb_argument *args;	/* .arguments of them */
+	uint8_t arguments;		/* how many are shown for this value */
+	uint8_t result_kind;
+	uint8_t reserved[2];
+	uint32_t result_table;
+};
+
+/* A field of a captured struct. */
+struct pb_field {
+	const char *name;		/* "tv_sec" */
+	uint16_t offset;
+	uint8_t bytes;			/* 1, 2, 4, 8 */
+	uint8_t kind;			/* enum pb_argument_kind: a scalar one, FLAGS, ENUM, MODE, FILE_MODE */
+	uint32_t table;
+};
+
+struct pb_struct {
+	const struct pb_field *fields;
+	uint32_t count;
+	uint16_t bytes;			/* of the whole struct; an array's element */
+	uint8_t array;			/* 1: as many as were captured, in [] */
+	uint8_t more;			/* 1: strace abbreviates it: ends in ", ..." */
 };
 
 struct pb_syscall_plan {
 	const char *name;		/* NULL: unknown, shown as syscall_N */
 	uint8_t arguments;
-	uint8_t result_kind;		/* SIGNED, LONG, FD, HEX, POINTER, ... */
+	uint8_t result_kind;		/* SIGNED, LONG, FD; HEX and POINTER 0x...; MODE octal; FLAGS hex and names */
 	uint8_t flags;			/* enum pb_syscall_flags: NO_RETURN */
-	uint8_t reserved[5];
+	uint8_t variant_argument;	/* which argument selects a variant (variant_count > 0) */
+	uint8_t order[6];		/* 1 + argument numbers in the order shown (clone); order[0] == 0: as they come */
+	uint8_t reserved[6];
 	struct pb_argument args[6];
+	const char *result_zero;	/* NULL, or what strace adds to a result of 0: "Timeout" */
+	uint64_t variant_mask;
+	const struct pb_variant *variants;	/* sorted by value */
+	uint32_t variant_count;
+	uint32_t result_table;		/* result_kind FLAGS, FLAGS_VALUE: = 0x8002 (flags O_RDWR|O_LARGEFILE) */
 };
 
 struct pb_plan {
@@ -85,7 +127,10 @@ struct pb_plan {
 	const struct pb_name *signals;	/* sorted by number: {11, "SIGSEGV"} */
 	const struct pb_table *signal_codes;	/* [0] generic (SI_USER ...), [1] SIGILL, [2] FPE, [3] SEGV, [4] BUS, [5] TRAP, [6] CHLD, [7] POLL, [8] SYS */
 	uint32_t string_bytes;		/* shown of a string or buffer before "..."; paths are shown whole */
-	uint32_t reserved;
+	uint32_t struct_count;
+	const struct pb_struct *structs;
+	uint32_t families_table;	/* sa_family's names: index into tables, ENUM */
+	uint32_t wait_table;		/* reserved */
 };
 
 /* cffi: end */

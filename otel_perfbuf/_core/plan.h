@@ -72,11 +72,20 @@ struct pb_argument {
 	uint64_t shown_if_mask;		/* shown only when that argument has one of these bits */
 };
 
-/* Other arguments for one value of a selecting argument: fcntl's cmd, futex's op. */
+/* Holds when (args[.argument] & mask) == value; mask 0 and value 0 always hold. */
+struct pb_condition {
+	uint64_t mask;
+	uint64_t value;
+	uint32_t argument;
+	uint32_t reserved;
+};
+
+/* Other arguments for some values of a selecting argument (fcntl's cmd, futex's op, socket's family): the first
+ * variant whose conditions both hold replaces the plan's own arguments and result. */
 struct pb_variant {
-	uint64_t value;			/* of the selecting argument & variant_mask */
-	const struct pb_argument *args;	/* .arguments of them */
-	uint8_t arguments;		/* how many are shown for this value */
+	struct pb_condition conditions[2];
+	const struct pb_argument *args;	/* .arguments of them (<= 6) */
+	uint8_t arguments;		/* how many are shown */
 	uint8_t result_kind;
 	uint8_t reserved[2];
 	uint32_t result_table;
@@ -104,13 +113,11 @@ struct pb_syscall_plan {
 	uint8_t arguments;
 	uint8_t result_kind;		/* SIGNED, LONG, FD; HEX and POINTER 0x...; MODE octal; FLAGS hex and names */
 	uint8_t flags;			/* enum pb_syscall_flags: NO_RETURN */
-	uint8_t variant_argument;	/* which argument selects a variant (variant_count > 0) */
 	uint8_t order[6];		/* 1 + argument numbers in the order shown (clone); order[0] == 0: as they come */
-	uint8_t reserved[6];
+	uint8_t reserved[7];
 	struct pb_argument args[6];
 	const char *result_zero;	/* NULL, or what strace adds to a result of 0: "Timeout" */
-	uint64_t variant_mask;
-	const struct pb_variant *variants;	/* sorted by value */
+	const struct pb_variant *variants;	/* the first that fits is taken */
 	uint32_t variant_count;
 	uint32_t result_table;		/* result_kind FLAGS, FLAGS_VALUE: = 0x8002 (flags O_RDWR|O_LARGEFILE) */
 };

@@ -56,6 +56,7 @@ struct pb_thread {
 	uint64_t events;
 	uint64_t missing;		/* sequences from 1 to last that are not here: overwritten or lost */
 	uint64_t gap_end_ns;		/* time of the first event behind its last gap; 0: no gap */
+	const struct pb_sample *sample;	/* the newest, where tid and comm are from */
 	/* set by the caller before encoding: events that lie in [span_start_ns, span_end_ns) are thread_window */
 	uint64_t span_start_ns;
 	uint64_t span_end_ns;		/* 0: none */
@@ -68,6 +69,8 @@ struct pb_process_entry {
 	uint64_t start_ns;
 	uint64_t events;
 	uint64_t selected;		/* by pb_history_select */
+	uint32_t exited;		/* 1: its end is among the events */
+	int32_t exit_status;		/* then: a wait status */
 };
 
 struct pb_history {
@@ -87,8 +90,8 @@ struct pb_history {
 };
 
 /* One input's size: how many events it gives at most and how many samples or pages it holds; added to *size.
- * event_capacity: the sum of events; thread_capacity and process_capacity: the sum of samples is always enough,
- * PB_NO_ROOM of pb_history_join says when less was not (grow and join again). */
+ * event_capacity: the sum of events; thread_capacity and process_capacity: one for each thread instance (the sum of
+ * samples is always enough; PB_NO_ROOM of pb_history_join says when less was not: grow both and join again). */
 struct pb_history_size {
 	uint64_t events;
 	uint64_t samples;

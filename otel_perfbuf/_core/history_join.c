@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * history_join.c: each record once, by (instance, sequence); threads and processes; the order by time; the selection.
+ * What it is not: it reads no untrusted sizes (check.h has checked every record before it became an event).
+ *
+ * Sorting is a byte-wise radix sort of (key, index) pairs in the caller's workspace: stable, no compare, and digits
+ * that are the same in all keys cost nothing, which is most of them for times of the last seconds.
+ */
+#include "history.h"
+#include "check.h"
+
+struct item {
+	uint64_t key;
+	uint32_t index;
+	uint32_t reserved;
+};
+
+_Static_assert(2 * sizeof(struct item) == PB_WORKSPACE_BYTES, "the workspace holds the items twice");
+
+struct items {
+	struct item *now;	/* sorted after sort_items */
+	struct item *other;
+	uint64_t count;
+};
+
+/* One pass: a stable distribution by the byte at `shift`. */
+static void distribute(struct items *items, unsigned int shift, const uint32_t *counts)
+{
+	uint32_t starts[256], sum = 0;
+	struct item *swap = items->now;
+
+	for (unsigned int digit = 0; digit < 256; digit++) {
+		starts[digit] = sum;
+		sum += counts[digit];
+	}
+	for (uint64_t i = 0; i < items->count; i++)
+		items->other[starts[items->now[i].key >> shift & 255]++] = items->now[i];
+	items->now = items->other;
+	items->other = swap;
+}
+
+static void sort_items(struct items *items)
+{
+	uint32_t counts[8][256];
+	uint64_t first;
+
+	if (items->count < 2)
+		return;
+	memset(counts, 0, sizeof(counts));
+	for (uint64_t i = 0; i < items->count; i++) {
+		for (unsigned int byte = 0; byte < 8; byte++)
+			counts[byte][items->now[i].key >> 8 * byte & 255]++;
+	}
+	first = items->now[0].key;
+	for (unsigned int byte = 0; byte < 8; byte++) {
+		if (counts[byte][first >> 8 * byte & 255] != items->count)
+			distribute(items, 8 * byte, counts[byte]);
+	}
+}
+
+/* Puts the events into the items' order, in place, by following each cycle of the permutation once. */
+static void permute(struct pb_event *events, struct item *items, uint64_t count)
+{
+	for (uint64_t start = 0; start < count; start++) {
+		struct pb_event held = events[start];
+		uint64_t at = start;
+
+		if (items[start].index == start)
+			continue;
+		while (items[at].index != start) {
+			uint64_t from = items[at].index;
+
+			events[at] = events[from];
+			items[at].index = (uint32_t)at;
+			at = from;
+		}
+		events[at] = held;
+		items[at].index = (uint32_t)at;
+	}
+}
+
+static struct items items_of(const struct pb_history *history, uint64_t count)
+{
+	struct item *base = (struct item *)(void *)history->workspace;
+
+	return (struct items){base, base + count, count};
+}
+
+static void sort_by_instance(struct pb_history *history)
+{
+	struct items items = items_of(history, history->event_count);
+
+	for (uint64_t i = 0; i < items.count; i++)
+		items.now[i] = (struct item){history->events[i].sequence, (uint32_t)i, 0};
+	sort_items(&items);
+	for (uint64_t i = 0; i < items.count; i++)
+		items.now[i].key = history->events[items.now[i].index].instance;
+	sort_items(&items);
+	permute(history->events, items.now, items.count);
+}
+
+/* Stable, so events of one time stay ordered by (instance, sequence). */
+static void sort_by_time(struct pb_history *history)
+{
+	struct items items = items_of(history, history->event_count);
+
+	for (uint64_t i = 0; i < items.count; i++)
+		items.now[i] = (struct item){history->events[i].time_ns, (uint32_t)i, 0};
+	sort_items(&items);
+	permute(history->events, items.now, items.count);
+}
+
+static uint8_t kind_of(const struct pb_event *event)
+{
+	struct pb_record head;
+
+	memcpy(&head, event->record, sizeof(head));
+	return head.kind;
+}
+
+/* A finished record beats the same one in flight, a page's beats a ring's: so the order of inputs is of no effect. */
+static bool better(const struct pb_event *event, const struct pb_event *best)
+{
+	if ((event->flags ^ best->flags) & PB_EVENT_IN_FLIGHT)
+		return best->flags & PB_EVENT_IN_FLIGHT;
+	return (event->flags & PB_EVENT_PAGE) > (best->flags & PB_EVENT_PAGE);
+}
+
+/* Makes one event of all that carry one (instance, sequence). False: only ENTRY records, no call. */
+static bool merge(struct pb_history *history, uint64_t from, uint64_t to, struct pb_event *merged)
+{
+	const struct pb_record *entry = NULL;
+	const struct pb_event *best = NULL;
+	uint16_t page = 0;
+
+	for (uint64_t i = from; i < to; i++) {
+		const struct pb_event *event = &history->events[i];
+
+		page |= event->flags & PB_EVENT_PAGE;
+		if (event->entry)
+			entry = event->entry;
+		if (kind_of(event) == PB_RECORD_ENTRY) {
+			entry = event->record;
+		} else if (!best) {
+			best = event;
+		} else {
+			history->duplicates++;
+			if (better(event, best))
+				best = event;
+		}
+	}
+	if (!best) {
+		history->orphans++;
+		return false;
+	}
+	*merged = *best;
+	merged->entry = entry;
+	merged->flags |= page;
+	return true;
+}
+
+static void newest(struct pb_thread *thread, const struct pb_sample *sample)
+{
+	struct pb_sample now, before;
+
+	memcpy(&now, sample, sizeof(now));
+	if (thread->sample) {
+		memcpy(&before, thread->sample, sizeof(before));
+		if (now.sent_ns < before.sent_ns || (now.sent_ns == before.sent_ns && now.tid <= before.tid))
+			return;
+	}
+	thread->sample = sample;
+	thread->tid = now.tid;
+	memcpy(thread->comm, now.comm, sizeof(thread->comm));
+}
+
+static void count_event(struct pb_thread *thread, const struct pb_event *event)
+{
+	thread->events++;
+	if (!event->sequence)	/* it has none: an OOM kill that no page owns */
+		return;
+	if (event->sequence > thread->last_sequence + 1)
+		thread->gap_end_ns = event->time_ns;
+	if (!thread->first_sequence)
+		thread->first_sequence = event->sequence;
+	thread->last_sequence = event->sequence;
+	thread->missing++;	/* here: how many are not missing */
+}
+
+/* Joins the events [from, to) of one instance to one thread; they move down to *out. */
+static void join_thread(struct pb_history *history, uint64_t from, uint64_t to, uint64_t *out)
+{
+	struct pb_thread thread = {.instance = history->events[from].instance};
+	uint64_t end, given = 0;
+
+	for (uint64_t at = from; at < to; at = end) {
+		struct pb_event merged = history->events[at];
+
+		newest(&thread, merged.sample);
+		end = at + 1;
+		if (merged.flags & PB_EVENT_MARK) {
+			given = merged.time_ns > given ? merged.time_ns : given;
+			continue;
+		}
+		while (merged.sequence && end < to && history->events[end].sequence == merged.sequence)
+			newest(&thread, history->events[end++].sample);
+		if (!merge(history, at, end, &merged))
+			continue;
+		merged.thread = (uint32_t)history->thread_count;
+		count_event(&thread, &merged);
+		history->events[(*out)++] = merged;
+	}
+	if (given > thread.last_sequence)
+		thread.last_sequence = given;
+	thread.missing = thread.last_sequence - thread.missing;
+	if (thread.events || thread.last_sequence)
+		history->threads[history->thread_count++] = thread;
+}
+
+static uint64_t count_instances(const struct pb_history *history)
+{
+	uint64_t count = 0;
+
+	for (uint64_t i = 0; i < history->event_count; i++)
+		count += !i || history->events[i].instance != history->events[i - 1].instance;
+	return count;
+}
+
+static void join_threads(struct pb_history *history)
+{
+	uint64_t out = 0, end;
+
+	history->thread_count = 0;
+	for (uint64_t at = 0; at < history->event_count; at = end) {
+		end = at + 1;
+		while (end < history->event_count && history->events[end].instance == history->events[at].instance)
+			end++;
+		join_thread(history, at, end, &out);
+	}
+	history->event_count = out;
+}
+
+/* Processes in the order of (tgid, start). Threads share one when both are the same. */
+static void join_processes(struct pb_history *history)
+{
+	struct items items = items_of(history, history->thread_count);
+	struct pb_process_entry *process = NULL;
+	struct pb_sample sample;
+
+	for (uint64_t i = 0; i < items.count; i++) {
+		memcpy(&sample, history->threads[i].sample, sizeof(sample));
+		items.now[i] = (struct item){sample.process_start_ns, (uint32_t)i, 0};
+	}
+	sort_items(&items);
+	for (uint64_t i = 0; i < items.count; i++) {
+		memcpy(&sample, history->threads[items.now[i].index].sample, sizeof(sample));
+		items.now[i].key = sample.tgid;
+	}
+	sort_items(&items);
+	history->process_count = 0;
+	for (uint64_t i = 0; i < items.count; i++) {
+		struct pb_thread *thread = &history->threads[items.now[i].index];
+
+		memcpy(&sample, thread->sample, sizeof(sample));
+		if (!process || process->tgid != sample.tgid || process->start_ns != sample.process_start_ns) {
+			process = &history->processes[history->process_count++];
+			*process = (struct pb_process_entry){.tgid = sample.tgid, .start_ns = sample.process_start_ns};
+		}
+		process->events += thread->events;
+		thread->process = (uint32_t)(history->process_count - 1);
+	}
+}
+
+static void find_exits(struct pb_history *history)
+{
+	for (uint64_t i = 0; i < history->event_count; i++) {
+		const struct pb_event *event = &history->events[i];
+		struct pb_process_entry *process;
+		struct pb_exit record;
+
+		if (kind_of(event) != PB_RECORD_EXIT)
+			continue;
+		memcpy(&record, event->record, sizeof(record));
+		process = &history->processes[history->threads[event->thread].process];
+		process->exited = 1;
+		process->exit_status = record.status;
+	}
+}
+
+enum pb_status pb_history_join(struct pb_history *history)
+{
+	uint64_t instances;
+
+	if (!history || history->event_count > UINT32_MAX)
+		return PB_INVALID;
+	if (history->event_count && (!history->events || !history->workspace || !history->threads ||
+				     !history->processes || (uintptr_t)history->workspace % 8))
+		return PB_INVALID;
+	if (history->workspace_bytes < history->event_count * PB_WORKSPACE_BYTES)
+		return PB_NO_ROOM;
+	sort_by_instance(history);
+	instances = count_instances(history);
+	if (instances > history->thread_capacity || instances > history->process_capacity)
+		return PB_NO_ROOM;
+	join_threads(history);
+	join_processes(history);
+	sort_by_time(history);
+	find_exits(history);
+	history->joined = 1;
+	return PB_OK;
+}
+
+/* [time, end] of an event touches the window. */
+static bool in_window(const struct pb_event *event, uint64_t start_ns, uint64_t end_ns)
+{
+	uint64_t ended = event->time_ns;
+	struct pb_syscall call;
+
+	if (kind_of(event) == PB_RECORD_SYSCALL) {
+		memcpy(&call, event->record, offsetof(struct pb_syscall, args));
+		ended = call.duration_ns > UINT64_MAX - ended ? UINT64_MAX : ended + call.duration_ns;
+	}
+	return event->time_ns <= end_ns && ended >= start_ns;
+}
+
+enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, uint64_t end_ns, uint64_t max_records,
+				 uint64_t *selected, uint64_t *dropped)
+{
+	uint64_t pages = 0, rings = 0, room, skip;
+
+	if (!history || !history->joined || !selected || !dropped)
+		return PB_INVALID;
+	for (uint64_t i = 0; i < history->process_count; i++)
+		history->processes[i].selected = 0;
+	for (uint64_t i = 0; i < history->event_count; i++) {
+		struct pb_event *event = &history->events[i];
+
+		event->flags &= (uint16_t)~PB_EVENT_SELECTED;
+		if (history->processes[history->threads[event->thread].process].scope != 1)
+			continue;
+		if (event->flags & PB_EVENT_PAGE)
+			pages++;
+		else if (in_window(event, start_ns, end_ns))
+			rings++;
+		else
+			continue;
+		event->flags |= PB_EVENT_SELECTED;
+	}
+	room = max_records > pages ? max_records - pages : 0;
+	skip = rings > room ? rings - room : 0;
+	*selected = pages + rings - skip;
+	*dropped = skip;
+	for (uint64_t i = 0; i < history->event_count; i++) {
+		struct pb_event *event = &history->events[i];
+
+		if (!(event->flags & PB_EVENT_SELECTED))
+			continue;
+		if (skip && !(event->flags & PB_EVENT_PAGE)) {
+			event->flags &= (uint16_t)~PB_EVENT_SELECTED;
+			skip--;
+		} else {
+			history->processes[history->threads[event->thread].process].selected++;
+		}
+	}
+	return PB_OK;
+}

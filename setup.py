@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds what is not Python: the BPF objects, the cffi modules and the small CPython extension.
+
+Not the metadata: that is pyproject.toml's. `OTEL_PERFBUF_SDK_ONLY=1` builds none of this, for applications that only
+need `otel_perfbuf.sdk`. A missing system package ends the build with one sentence that names it.
+Source: setuptools' sub-command protocol (`setuptools.command.build`), cffi's `cffi_modules` in its C-extension form.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Command, Extension, setup
+from setuptools.command.build import build
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+SDK_ONLY = os.environ.get("OTEL_PERFBUF_SDK_ONLY", "") not in ("", "0")
+CORE_BUILD = Path("otel_perfbuf/_core/build.py")
+LIBBPF_BUILD = Path("otel_perfbuf/bpf/build_libbpf.py")
+FAST_SOURCE = Path("otel_perfbuf/_core/_fast.c")
+BPF_MAKEFILE = Path("bpf/Makefile")
+C_WARNINGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
+
+# What a build needs -> the Debian and Ubuntu package that has it.
+HEADERS = {"stdio.h": "libc6-dev", "Python.h": "python3-dev", "bpf/libbpf.h": "libbpf-dev"}
+
+
+def extensions() -> list[Extension]:
+    """The C extensions of this checkout; headers are dependencies, so that a changed one rebuilds them."""
+    if SDK_ONLY:
+        return []
+    found = [cffi_extension(script) for script in (CORE_BUILD, LIBBPF_BUILD) if script.exists()]
+    if FAST_SOURCE.exists():
+        found.append(
+            Extension(
+                "otel_perfbuf._core._fast",
+                [str(FAST_SOURCE)],
+                include_dirs=["otel_perfbuf/_core", "bpf"],
+                extra_compile_args=["-O2", *C_WARNINGS],
+            )
+        )
+    for extension in found:
+        extension.depends = [*extension.depends, *c_sources()]
+    return found
+
+
+def cffi_extension(script: Path) -> Extension:
+    """The extension that `ffibuilder` of `script` describes; its generated C goes to build/ when it has changed."""
+    sys.path.insert(0, str(ROOT))
+    builder = runpy.run_path(str(script))["ffibuilder"]
+    Path("build").mkdir(exist_ok=True)
+    extension: Extension = builder.distutils_extension(tmpdir="build/cffi", verbose=False)
+    return extension
+
+
+def c_sources() -> list[str]:
+    """Every C file that an extension may include or be built from."""
+    return sorted(str(path) for folder in ("otel_perfbuf/_core", "bpf") for path in Path(folder).glob("*.[ch]"))
+
+
+def stop(packages: list[str], missing: list[str]) -> None:
+    """Ends the build in one sentence; SystemExit, because setuptools prints a traceback for any Exception."""
+    raise SystemExit(
+        f"Building otel-perfbuf stopped: {', '.join(missing)} not found; on Debian or Ubuntu run "
+        f"`apt-get install {' '.join(packages)}` (or set OTEL_PERFBUF_SDK_ONLY=1 to install only otel_perfbuf.sdk)."
+    )
+
+
+def require_tools(*tools: str) -> None:
+    """Stops when a program is not on PATH; its Debian package has its name."""
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        stop(missing, missing)
+
+
+def require_headers() -> None:
+    """Stops when the C compiler or a header is missing; asks the compiler itself, which knows its own paths."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+    if shutil.which(compiler[0]) is None:
+        stop(["gcc", *HEADERS.values()], [f"the C compiler {compiler[0]}"])
+    include = f"-I{sysconfig.get_paths()['include']}"
+    missing = []
+    for header in HEADERS:
+        command = [*compiler, "-E", include, "-x", "c", "-o", os.devnull, "-"]
+        if subprocess.run(command, input=f"#include <{header}>\n", text=True, capture_output=True).returncode:
+            missing.append(header)
+    if missing:
+        stop([HEADERS[header] for header in missing], missing)
+
+
+class BuildBpf(Command):
+    """`build_bpf`: makes otel_perfbuf/bpf/objects/*.bpf.o, before build_py collects them as package data."""
+
+    description = "compile the BPF programs"
+    user_options: list[tuple[str, str, str]] = []
+    editable_mode = False
+
+    def initialize_options(self) -> None:
+        """Has no options."""
+
+    def finalize_options(self) -> None:
+        """Has no options."""
+
+    def run(self) -> None:
+        """Runs bpf/Makefile, which is incremental."""
+        if SDK_ONLY or not BPF_MAKEFILE.exists():
+            return
+        require_tools("make", "clang")
+        require_headers()
+        if subprocess.run(["make", "--no-print-directory", "-s", "-C", "bpf"]).returncode:
+            raise SystemExit("Building otel-perfbuf stopped: the BPF programs did not compile; clang's words are above.")
+
+    def get_source_files(self) -> list[str]:
+        """What an sdist needs of this command: MANIFEST.in names it."""
+        return []
+
+    def get_outputs(self) -> list[str]:
+        """None of its own: build_py copies the objects as package data."""
+        return []
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """None of its own."""
+        return {}
+
+
+class Build(build):
+    """`build` with the BPF objects first."""
+
+    sub_commands = [("build_bpf", None), *build.sub_commands]
+
+
+class BuildExt(build_ext):
+    """`build_ext` that first says what is missing."""
+
+    def run(self) -> None:
+        """Builds the extensions."""
+        if self.extensions:
+            require_headers()
+        super().run()
+
+
+os.chdir(ROOT)
+setup(ext_modules=extensions(), cmdclass={"build": Build, "build_bpf": BuildBpf, "build_ext": BuildExt})

@@ -67,6 +67,7 @@ enum pb_record_kind {
 	PB_RECORD_FORK = 5,		/* struct pb_fork */
 	PB_RECORD_EXIT = 6,		/* struct pb_exit: the process's end, written by its last thread */
 	PB_RECORD_OOM_KILL = 7,		/* struct pb_oom_kill */
+	PB_RECORD_LOST = 8,		/* struct pb_lost: made by the reader, never by a program */
 };
 
 enum pb_record_flags {
@@ -157,6 +158,17 @@ struct pb_oom_kill {
 	uint32_t victim_tgid;
 	uint32_t reserved;
 	uint64_t cgroup_id;
+};
+
+/* Records that are not here. The C core makes one for each gap inside a thread's sequence (sequence = the first that is
+ * missing, time = that of the event behind the gap), the live stream one for what its ring lost. */
+enum pb_lost_reason { PB_LOST_OVERWRITTEN = 1, PB_LOST_NO_SPACE = 2, PB_LOST_MALFORMED = 3 };
+
+struct pb_lost {
+	struct pb_record record;
+	uint64_t count;
+	uint32_t reason;		/* enum pb_lost_reason */
+	uint32_t reserved;
 };
 
 /* ---- a thread's page, in task storage ---- */

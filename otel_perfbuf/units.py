@@ -32,7 +32,7 @@ _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)", re.ASC
 _MAX_DURATION_S: Final = 100 * 365 * 86_400.0
 
 _UNIT_BYTES: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))? ?(B|KiB|MiB|GiB|TiB)?", re.ASCII)
+_SIZE = re.compile(r"([0-9]{1,19})(?:\.([0-9]{1,9}))? ?(B|KiB|MiB|GiB|TiB)?", re.ASCII)
 _MAX_SIZE_BYTES: Final = 1 << 62
 
 

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+# The one runner: each target does what it needs first, and doing it twice is cheap.
+# Stamps and logs of finished steps are in .cache; `rm -rf .cache .venv build` starts from nothing.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .cache/stamp
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+# What a rebuild of the C parts depends on; a new file counts too, since make reads the folders anew.
+C_PARTS := setup.py $(wildcard bpf/*.[ch] bpf/Makefile otel_perfbuf/_core/*.[ch] otel_perfbuf/_core/build*.py \
+	otel_perfbuf/bpf/build*.py otel_perfbuf/bpf/*.[ch])
+
+.PHONY: build demo test lint bench wheel test-fresh test-asan clean help
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make build       system packages, .venv, C core, BPF objects: .venv/bin/otel-perfbuf runs'
+	@echo 'make demo        a failing request, and the system calls that explain it'
+	@echo 'make test        every test, against the real kernel and a real Collector'
+	@echo 'make lint        style, types, import directions'
+	@echo 'make test-asan   the unit tests over a build with address and undefined-behaviour sanitizers'
+	@echo 'make bench       what recording costs, beside ftrace'
+	@echo 'make wheel       dist/*.whl'
+	@echo 'make test-fresh  make demo and make test in a bare Debian 12 and 13'
+
+build: $(STAMP)/parts
+
+demo: build
+	@scripts/demo.sh
+
+test: build $(STAMP)/dev $(STAMP)/system-test
+	@scripts/test.sh
+
+lint: build $(STAMP)/dev $(STAMP)/system-test
+	@scripts/lint.sh
+
+test-asan: build $(STAMP)/dev
+	@scripts/asan.sh
+
+bench: build $(STAMP)/dev
+	@scripts/bench.sh
+
+wheel: build
+	@rm -rf dist build/lib* build/bdist*
+	@scripts/step.sh wheel 'Building the wheel' $(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
+	@ls dist/*.whl
+
+test-fresh:
+	@scripts/fresh.sh bookworm demo test
+	@scripts/fresh.sh trixie demo test
+
+clean:
+	@rm -rf build dist .cache/stamp otel_perfbuf/bpf/objects otel_perfbuf/*/*.so
+
+$(STAMP)/system-%: scripts/system-packages.sh
+	@scripts/system-packages.sh $*
+	@mkdir -p $(@D) && touch $@
+
+$(STAMP)/venv: pyproject.toml scripts/venv.sh | $(STAMP)/system-build
+	@PYTHON=$(PYTHON) scripts/step.sh venv 'Making .venv with the Python dependencies' scripts/venv.sh
+	@mkdir -p $(@D) && touch $@
+
+$(STAMP)/dev: $(STAMP)/venv
+	@scripts/step.sh dev 'Adding the test and lint tools to .venv' scripts/venv.sh dev
+	@touch $@
+
+$(STAMP)/parts: $(C_PARTS) $(STAMP)/venv
+	@scripts/step.sh parts 'Building the C core and the BPF objects' scripts/build.sh
+	@touch $@

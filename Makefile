@@ -8,8 +8,7 @@ STAMP := .cache/stamp
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # What a rebuild of the C parts depends on; a new file counts too, since make reads the folders anew.
-C_PARTS := setup.py $(wildcard bpf/*.[ch] bpf/Makefile otel_perfbuf/_core/*.[ch] otel_perfbuf/_core/build*.py \
-	otel_perfbuf/bpf/build*.py otel_perfbuf/bpf/*.[ch])
+C_PARTS := setup.py $(wildcard bpf/*.[ch] bpf/Makefile otel_perfbuf/*/*.[ch] otel_perfbuf/*/build*.py)
 
 .PHONY: build demo test lint bench wheel test-fresh test-asan clean help
 .DEFAULT_GOAL := help

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, Extension, setup
 from setuptools.command.build import build
@@ -23,10 +24,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 SDK_ONLY = os.environ.get("OTEL_PERFBUF_SDK_ONLY", "") not in ("", "0")
 CORE_BUILD = Path("otel_perfbuf/_core/build.py")
-LIBBPF_BUILD = Path("otel_perfbuf/bpf/build_libbpf.py")
-FAST_SOURCE = Path("otel_perfbuf/_core/_fast.c")
-BPF_MAKEFILE = Path("bpf/Makefile")
-C_WARNINGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
+CFFI_BUILDS = (CORE_BUILD, Path("otel_perfbuf/rings/build_sys.py"), Path("otel_perfbuf/bpf/build_libbpf.py"))
 
 # What a build needs -> the Debian and Ubuntu package that has it.
 HEADERS = {"stdio.h": "libc6-dev", "Python.h": "python3-dev", "bpf/libbpf.h": "libbpf-dev"}
@@ -36,33 +34,22 @@ def extensions() -> list[Extension]:
     """The C extensions of this checkout; headers are dependencies, so that a changed one rebuilds them."""
     if SDK_ONLY:
         return []
-    found = [cffi_extension(script) for script in (CORE_BUILD, LIBBPF_BUILD) if script.exists()]
-    if FAST_SOURCE.exists():
-        found.append(
-            Extension(
-                "otel_perfbuf._core._fast",
-                [str(FAST_SOURCE)],
-                include_dirs=["otel_perfbuf/_core", "bpf"],
-                extra_compile_args=["-O2", *C_WARNINGS],
-            )
-        )
+    sys.path.insert(0, str(ROOT))  # one build script may take helpers from another
+    Path("build").mkdir(exist_ok=True)
+    found: list[Extension] = [runpy.run_path(str(CORE_BUILD))["fast_extension"]]
+    found = [extension for extension in found if Path(extension.sources[0]).exists()]
+    for script in filter(Path.exists, CFFI_BUILDS):
+        builder = runpy.run_path(str(script))["ffibuilder"]
+        # Writes the generated C when it has changed; the compiler runs in build_ext.
+        found.append(builder.distutils_extension(tmpdir="build/cffi", verbose=False))
     for extension in found:
         extension.depends = [*extension.depends, *c_sources()]
     return found
 
 
-def cffi_extension(script: Path) -> Extension:
-    """The extension that `ffibuilder` of `script` describes; its generated C goes to build/ when it has changed."""
-    sys.path.insert(0, str(ROOT))
-    builder = runpy.run_path(str(script))["ffibuilder"]
-    Path("build").mkdir(exist_ok=True)
-    extension: Extension = builder.distutils_extension(tmpdir="build/cffi", verbose=False)
-    return extension
-
-
 def c_sources() -> list[str]:
     """Every C file that an extension may include or be built from."""
-    return sorted(str(path) for folder in ("otel_perfbuf/_core", "bpf") for path in Path(folder).glob("*.[ch]"))
+    return sorted(str(path) for folder in ("bpf", "otel_perfbuf/*") for path in Path().glob(f"{folder}/*.[ch]"))
 
 
 def stop(packages: list[str], missing: list[str]) -> None:
@@ -99,7 +86,7 @@ class BuildBpf(Command):
     """`build_bpf`: makes otel_perfbuf/bpf/objects/*.bpf.o, before build_py collects them as package data."""
 
     description = "compile the BPF programs"
-    user_options: list[tuple[str, str, str]] = []
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
     editable_mode = False
 
     def initialize_options(self) -> None:
@@ -110,12 +97,14 @@ class BuildBpf(Command):
 
     def run(self) -> None:
         """Runs bpf/Makefile, which is incremental."""
-        if SDK_ONLY or not BPF_MAKEFILE.exists():
+        if SDK_ONLY or not Path("bpf/Makefile").exists():
             return
         require_tools("make", "clang")
         require_headers()
         if subprocess.run(["make", "--no-print-directory", "-s", "-C", "bpf"]).returncode:
-            raise SystemExit("Building otel-perfbuf stopped: the BPF programs did not compile; clang's words are above.")
+            raise SystemExit(
+                "Building otel-perfbuf stopped: the BPF programs did not compile; clang's words are above."
+            )
 
     def get_source_files(self) -> list[str]:
         """What an sdist needs of this command: MANIFEST.in names it."""
@@ -133,7 +122,7 @@ class BuildBpf(Command):
 class Build(build):
     """`build` with the BPF objects first."""
 
-    sub_commands = [("build_bpf", None), *build.sub_commands]
+    sub_commands: ClassVar = [("build_bpf", None), *build.sub_commands]
 
 
 class BuildExt(build_ext):

@@ -1,0 +1,23 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The unit tests over C parts built with AddressSanitizer and UndefinedBehaviorSanitizer, in a copy of the tree, so that
+# the checkout's own modules stay as they are. An error of the sanitizers ends the run with their report.
+# usage: asan.sh [PYTEST ARG...]
+set -eu
+
+root=$PWD
+copy=$root/.cache/asan
+mkdir -p "$copy"
+# The copy keeps its build/ (objects are rebuilt by time stamp) and is otherwise made anew.
+find "$copy" -mindepth 1 -maxdepth 1 -not -name build -exec rm -rf {} +
+tar -cf - --exclude='*.so' --exclude=__pycache__ bpf config otel_perfbuf tests examples setup.py pyproject.toml README.md LICENSE \
+	| tar -xf - -C "$copy"
+cd "$copy"
+mkdir -p .cache
+OTEL_PERFBUF_SANITIZE=1 "$root/scripts/step.sh" asan-build 'Building the C core with sanitizers' \
+	"$root/.venv/bin/python" -W ignore setup.py -q build_ext --inplace
+preload="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
+# detect_leaks=0: the interpreter itself keeps memory at its end.
+PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$copy PYTHONMALLOC=malloc LD_PRELOAD=$preload \
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	exec "$root/.venv/bin/python" -m pytest -q -p no:cacheprovider --timeout 300 tests/unit "$@"

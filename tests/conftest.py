@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: markers by folder, root for the kernel's part, and no silent skip where the kernel is tested.
+
+Not fixtures: those live beside the tests that use them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+KERNEL_TESTS = os.environ.get("OTEL_PERFBUF_KERNEL_TESTS", "") == "1"
+TIMEOUT_S = {"kernel": 120, "e2e": 240}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by their folder; what waits for real processes gets more time than a unit test."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in TIMEOUT_S:
+            item.add_marker(folder)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT_S[folder]))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Kernel and end-to-end tests need root; `make test` gives it to them."""
+    if os.geteuid() != 0 and any(item.get_closest_marker(name) for name in TIMEOUT_S):
+        pytest.skip("needs root: run `make test`, which uses sudo for these tests")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With OTEL_PERFBUF_KERNEL_TESTS=1 a skipped test is a failed one: a host that cannot test must say so."""
+    report = yield
+    if KERNEL_TESTS and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} skipped although OTEL_PERFBUF_KERNEL_TESTS=1: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that skips itself as a whole."""
+    report = yield
+    if KERNEL_TESTS and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} skipped although OTEL_PERFBUF_KERNEL_TESTS=1: {report.longrepr}"
+    return report

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What OTLP receivers answer: partial success, error details. What it is not: it opens no connection.
+
+Source: opentelemetry-proto collector/*/v1/*_service.proto; OTLP specification, "Failures" and "Throttling";
+google/rpc/status.proto and error_details.proto.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import time
+
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from otel_perfbuf.exporters.payload import Chunk, Signal
+
+__all__ = [
+    "clipped",
+    "counted",
+    "rejected_in_json",
+    "rejected_in_protobuf",
+    "retry_after_s",
+    "retry_delay_s",
+    "status_message",
+]
+
+_MESSAGE_CHARS = 300
+
+
+def rejected_in_protobuf(signal: Signal, body: bytes) -> tuple[int, str]:
+    """How many records a response says it rejected, and why; (0, "") for a body that is no such message."""
+    try:
+        if signal == "logs":
+            logs = ExportLogsServiceResponse.FromString(body).partial_success
+            return max(0, logs.rejected_log_records), clipped(logs.error_message)
+        traces = ExportTraceServiceResponse.FromString(body).partial_success
+    except DecodeError:
+        return 0, ""
+    return max(0, traces.rejected_spans), clipped(traces.error_message)
+
+
+def rejected_in_json(signal: Signal, body: bytes) -> tuple[int, str]:
+    """The same for a receiver that answers in JSON though it was asked in protobuf."""
+    key = "rejectedLogRecords" if signal == "logs" else "rejectedSpans"
+    try:
+        partial = json.loads(body)["partialSuccess"]
+        return max(0, int(partial.get(key, 0))), clipped(str(partial.get("errorMessage", "")))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return 0, ""
+
+
+def status_message(body: bytes) -> str:
+    """The message of a google.rpc.Status, "" when the body is none."""
+    try:
+        return clipped(Status.FromString(body).message)
+    except DecodeError:
+        return ""
+
+
+def retry_delay_s(status: bytes | None) -> float | None:
+    """The delay of the RetryInfo inside an encoded google.rpc.Status; None without one. At least 0."""
+    if status is None:
+        return None
+    try:
+        for detail in Status.FromString(status).details:
+            info = RetryInfo()
+            if detail.Unpack(info):
+                return max(0.0, info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+    except DecodeError:
+        return None
+    return None
+
+
+def retry_after_s(header: str | None, now_unix_s: float | None = None) -> float | None:
+    """Seconds of a Retry-After header (a number or an HTTP date), None when absent or unreadable. At least 0."""
+    if header is None:
+        return None
+    text = header.strip()
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return float(text)
+    try:
+        at = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, at - (time.time() if now_unix_s is None else now_unix_s))
+
+
+def counted(chunk: Chunk) -> str:
+    """ "512 log records" or "1 span", for sentences."""
+    noun = "log record" if chunk.signal == "logs" else "span"
+    return f"{chunk.records} {noun}{'' if chunk.records == 1 else 's'}"
+
+
+def clipped(text: str) -> str:
+    """A peer's text in one bounded printable line."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * _MESSAGE_CHARS]).split())
+    return line if len(line) <= _MESSAGE_CHARS else line[: _MESSAGE_CHARS - 3] + "..."

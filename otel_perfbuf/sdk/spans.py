@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A span processor that asks the agent for a dump when a span fails.
+
+What it is not: an exporter; spans are neither kept nor changed. Source: CONTRACT section 5; OpenTelemetry SDK
+specification, span processor.
+"""
+
+from __future__ import annotations
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.trace import StatusCode
+
+from otel_perfbuf.sdk.datagram import TriggerSender, encode_trigger
+from otel_perfbuf.sdk.threads import OpenSpans
+
+__all__ = ["OWN_SCOPE", "FlightRecorderSpanProcessor", "service_name"]
+
+OWN_SCOPE = "otel_perfbuf"
+
+
+class FlightRecorderSpanProcessor(SpanProcessor):
+    """Sends one datagram for each span that ends with status ERROR.
+
+    ``socket_path``: where the agent listens; by default OTEL_PERFBUF_TRIGGER_SOCKET, else the default path. No method
+    waits for anything or raises; without an agent the datagrams are dropped and counted in ``sender.dropped``.
+    """
+
+    def __init__(self, socket_path: str | None = None) -> None:
+        self.sender = TriggerSender(socket_path)
+        self._spans = OpenSpans()
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the signature is the SDK's
+        """Remembers the thread that runs the span."""
+        try:
+            context = span.get_span_context()
+            if context is not None:
+                self._spans.begin(context.span_id, span.parent.span_id if span.parent else 0)
+        except Exception:  # noqa: BLE001 - an application's request must not fail because its recorder did
+            return
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Sends the datagram when the span failed."""
+        try:
+            context = span.get_span_context()
+            if context is None:
+                return
+            tid, interleaved = self._spans.end(context.span_id)
+            if span.status.status_code is not StatusCode.ERROR or not context.is_valid:
+                return
+            if span.instrumentation_scope is not None and span.instrumentation_scope.name == OWN_SCOPE:
+                return
+            fields: dict[str, object] = {
+                "kind": "span_error",
+                "trace_id": f"{context.trace_id:032x}",
+                "span_id": f"{context.span_id:016x}",
+                "trace_flags": int(context.trace_flags),
+                "tid": tid,
+                "start_unix_nano": span.start_time,
+                "end_unix_nano": span.end_time,
+                "service_name": service_name(span.resource),
+                "name": span.name,
+                "interleaved": interleaved,
+                "reason": _reason(span),
+            }
+            self.sender.send(encode_trigger(fields))
+        except Exception:  # noqa: BLE001 - as above
+            return
+
+    def shutdown(self) -> None:
+        """Closes the socket; spans that fail later are dropped."""
+        self.sender.close()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002 - the signature is the SDK's
+        """True: a datagram is sent or dropped when its span ends, so nothing is ever left to flush."""
+        return True
+
+
+def service_name(resource: object) -> str | None:
+    """The resource's service.name, unless it is the SDK's own placeholder."""
+    attributes = getattr(resource, "attributes", None) or {}
+    name = attributes.get("service.name")
+    return name if isinstance(name, str) and not name.startswith("unknown_service") else None
+
+
+def _reason(span: ReadableSpan) -> str:
+    for event in reversed(span.events):
+        if event.name == "exception" and event.attributes:
+            kind, message = event.attributes.get("exception.type"), event.attributes.get("exception.message")
+            return ": ".join(str(part) for part in (kind, message) if part) or "exception"
+    return span.status.description or f"span {span.name} ended with status ERROR"

@@ -4,7 +4,7 @@
 The declarations are cut from the headers (between ``/* cffi: begin */`` and ``/* cffi: end */``), so there is no second
 copy of them. What it is not: it builds no BPF objects and not libbpf's binding (otel_perfbuf/bpf).
 
-``ffibuilder`` and ``fast_extension`` are for setup.py; run as a program it builds both in place, and ``rings._sys`` too.
+``ffibuilder`` and ``fast_extension`` are for setup.py; run as a program it builds both in place, and ``rings._sys``.
 ``OTEL_PERFBUF_SANITIZE=1`` builds with AddressSanitizer and UndefinedBehaviorSanitizer: such a module loads only in a
 process that has libasan preloaded. All paths are relative to the checkout's root, as setuptools wants them.
 Source: https://cffi.readthedocs.io/en/stable/cdef.html
@@ -45,7 +45,7 @@ def _sanitized() -> bool:
 
 
 def compile_args() -> list[str]:
-    """Flags for our own C: warnings are errors. The generated part of cffi and Python's headers compile with them too."""
+    """Flags for all C, cffi's generated part too: warnings are errors."""
     warnings = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
     return [*warnings, "-O1", "-g", *SANITIZE] if _sanitized() else [*warnings, "-O2"]
 
@@ -56,14 +56,14 @@ def link_args() -> list[str]:
 
 
 def _make_core() -> cffi.FFI:
-    """The builder of the core: every C file beside this one but _fast.c and what cffi generates."""
+    """The builder of the core: every C file beside this one but those with an underscore in front (_fast's)."""
     builder = cffi.FFI()
     declarations = [cut_declarations((ROOT / header).read_text(encoding="utf-8"), str(header)) for header in HEADERS]
     for text in declarations:
         builder.cdef(text)
     # While parts are being written: a function that is not there yet is NULL instead of a module that does not load.
     weak = "".join(f"#pragma weak {name}\n" for name in re.findall(r"\b(pb_\w+)\(", "".join(declarations)))
-    ours = [path.name for path in sorted((ROOT / CORE).glob("*.c")) if path.name not in ("_fast.c", "_core.c")]
+    ours = [path.name for path in sorted((ROOT / CORE).glob("*.c")) if not path.name.startswith("_")]
     builder.set_source(
         "otel_perfbuf._core._core",
         weak + "".join(f'#include "{header.name}"\n' for header in HEADERS),
@@ -80,9 +80,9 @@ ffibuilder = _make_core()
 
 fast_extension = Extension(
     "otel_perfbuf._core._fast",
-    sources=[str(CORE / "_fast.c")],
+    sources=[str(CORE / "_fast.c"), str(CORE / "_fast_objects.c")],
     include_dirs=["bpf", str(CORE)],
-    depends=[str(CORE / "ring.h"), str(CORE / "status.h")],
+    depends=[str(CORE / name) for name in ("_fast.h", "ring.h", "status.h")],
     extra_compile_args=compile_args(),
     extra_link_args=link_args(),
 )

@@ -252,8 +252,9 @@ static void copy_window(const struct pb_ring *ring, uint64_t start, uint64_t byt
 	memcpy(to + first, ring->data, bytes - first);
 }
 
-static void drain_one(const struct pb_ring *ring, uint8_t *arena, uint64_t slice_bytes, uint64_t sample_type,
-		      struct pb_frame *frames, struct pb_ring_state *state)
+/* Returns how many bytes it left for the next time. */
+static uint64_t drain_one(const struct pb_ring *ring, uint8_t *arena, uint64_t slice_bytes, uint64_t sample_type,
+			  struct pb_frame *frames, struct pb_ring_state *state)
 {
 	struct perf_event_mmap_page *page = ring->page;
 	uint64_t head = pb_ring_head(ring), tail = page->data_tail;
@@ -264,7 +265,7 @@ static void drain_one(const struct pb_ring *ring, uint8_t *arena, uint64_t slice
 	state->head = head;
 	state->valid_bytes = bytes;
 	if (head == tail)
-		return;
+		return 0;
 	if (!remaining) {
 		state->walk.malformed = 1;
 		state->walk.stopped = 1;
@@ -286,13 +287,15 @@ static void drain_one(const struct pb_ring *ring, uint8_t *arena, uint64_t slice
 	}
 	/* Partner: the load of data_tail in __perf_output_begin: our reads are done before the kernel may overwrite. */
 	__atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
+	return head - tail;
 }
 
 enum pb_status pb_rings_drain(const struct pb_ring *rings, uint32_t count, uint8_t *arena, uint64_t slice_bytes,
 			      uint64_t sample_type, struct pb_frame *frames, uint64_t frame_capacity,
-			      struct pb_ring_state *states, struct pb_walk *total)
+			      struct pb_ring_state *states, struct pb_walk *total, uint64_t *left_bytes)
 {
 	struct pb_walk sum = { 0 };
+	uint64_t left = 0;
 
 	if (!pb_sample_type_known(sample_type) || slice_bytes & 7 ||
 	    frame_capacity < count * (slice_bytes / PB_FRAME_MIN_BYTES))
@@ -308,9 +311,10 @@ enum pb_status pb_rings_drain(const struct pb_ring *rings, uint32_t count, uint8
 			.arena_offset = i * slice_bytes,
 			.first_frame = sum.frames,
 		};
-		drain_one(&rings[i], arena, slice_bytes, sample_type, frames + sum.frames, &states[i]);
+		left += drain_one(&rings[i], arena, slice_bytes, sample_type, frames + sum.frames, &states[i]);
 		pb_walk_add(&sum, &states[i].walk);
 	}
 	*total = sum;
+	*left_bytes = left;
 	return PB_OK;
 }

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closing a reader from anywhere while others are inside. What it is not: it knows no rings.
+
+Facts: ``close`` may come from another thread, or from a signal handler that runs in the very thread that waits.
+Meaning: mappings and fds must stay until nobody uses them, and close may not wait for its own thread.
+Decision: who is inside is counted by thread; the last one out releases; close waits for that unless itself inside.
+Cost: one lock a call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+
+from otel_perfbuf.errors import ReaderClosed
+
+__all__ = ["Gate"]
+
+
+class Gate:
+    """``with gate:`` around each use; raises ReaderClosed once ``close`` was called.
+
+    ``wake`` must make everyone who waits inside come out soon; ``release`` is called once, when nobody is inside.
+    """
+
+    def __init__(self, wake: Callable[[], None], release: Callable[[], None]) -> None:
+        self._wake = wake
+        self._release = release
+        # Re-entrant: a signal handler may call close() inside the few lines that hold it.
+        self._changed = threading.Condition(threading.RLock())
+        self._inside: Counter[int] = Counter()
+        self._closed = False
+        self._released = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether close was called."""
+        return self._closed
+
+    def __enter__(self) -> None:
+        """Goes inside, or raises ReaderClosed."""
+        with self._changed:
+            # Counted first: a handler's close between the two lines must find us inside.
+            self._inside[threading.get_ident()] += 1
+            if not self._closed:
+                return
+        self._leave()
+        raise ReaderClosed("the reader was closed before this call; open a new one")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Goes outside; the last one out of a closed gate releases."""
+        self._leave()
+
+    def check(self) -> None:
+        """Raises ReaderClosed when close was called meanwhile."""
+        if self._closed:
+            raise ReaderClosed("the reader was closed while this call waited")
+
+    def close(self) -> None:
+        """Closes; returns when everything is released, or at once when its own thread is inside. Twice is fine."""
+        with self._changed:
+            if not self._closed:
+                self._closed = True
+                if self._inside:
+                    self._wake()
+            self._release_once()
+            if threading.get_ident() not in self._inside:
+                self._changed.wait_for(lambda: self._released)
+
+    def _leave(self) -> None:
+        with self._changed:
+            thread = threading.get_ident()
+            self._inside[thread] -= 1
+            if not self._inside[thread]:
+                del self._inside[thread]
+            self._release_once()
+
+    def _release_once(self) -> None:
+        if self._closed and not self._inside and not self._released:
+            self._released = True
+            try:
+                self._release()
+            finally:
+                self._changed.notify_all()

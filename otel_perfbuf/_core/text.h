@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * text.h: inside of the renderer: a bounded writer of ASCII, one call as the renderers see it, and their functions.
+ * Source: strace's output (tests compare with it), CONTRACT.md section 4. What it is not: the interface (otlp.h).
+ * Everything written is ASCII: bytes >= 0x80 are escaped, so a line may be cut anywhere and stays UTF-8.
+ */
+#ifndef PERFBUF_TEXT_H
+#define PERFBUF_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include "check.h"
+#include "history.h"
+#include "plan.h"
+
+enum { PB_RESULT_BYTES = 512 };	/* of a line are kept for what follows the arguments */
+
+/* Writes at most capacity bytes; what does not fit is left out. */
+struct pb_writer {
+	char *data;
+	uint64_t size;
+	uint64_t capacity;
+};
+
+/* One argument in the line: its place, and its value when it is a plain integer. */
+struct pb_span {
+	uint64_t start;
+	uint64_t end;
+	int64_t value;
+	const char *name;
+	bool integer;
+};
+
+/* A system call with its row of the plan and its captures found. args[] behind record.arguments are 0. */
+struct pb_call {
+	const struct pb_plan *plan;
+	const struct pb_syscall_plan *row;	/* NULL: unknown */
+	const struct pb_argument *args;
+	const struct pb_variant *variant;	/* or NULL */
+	struct pb_syscall syscall;
+	uint32_t arguments;			/* to be shown at most */
+	uint32_t error;				/* errno, 0: none */
+	bool in_flight;
+	struct pb_capture_view enter[6];	/* head.kind PB_CAPTURE_NONE: was not captured */
+	struct pb_capture_view exit[6];
+	struct pb_span spans[6];		/* filled by pb_text_call, in the order shown */
+	uint32_t span_count;
+};
+
+static inline void pb_put_char(struct pb_writer *out, char c)
+{
+	if (out->size < out->capacity)
+		out->data[out->size++] = c;
+}
+
+static inline void pb_put_bytes(struct pb_writer *out, const char *bytes, uint64_t size)
+{
+	uint64_t room = out->capacity - out->size;
+
+	if (size > room)
+		size = room;
+	memcpy(out->data + out->size, bytes, size);
+	out->size += size;
+}
+
+static inline void pb_put(struct pb_writer *out, const char *text)
+{
+	pb_put_bytes(out, text, strlen(text));
+}
+
+/* text_writer.c */
+void pb_put_unsigned(struct pb_writer *out, uint64_t value);
+void pb_put_signed(struct pb_writer *out, int64_t value);
+void pb_put_hex(struct pb_writer *out, uint64_t value);		/* 0x1f; 0 as 0 */
+void pb_put_hex_wide(struct pb_writer *out, uint64_t value, unsigned int digits);
+void pb_put_address(struct pb_writer *out, uint64_t value);	/* 0x1f; 0 as NULL */
+void pb_put_octal(struct pb_writer *out, uint64_t value);	/* 0644; at least three digits: 000 */
+/* strace's escapes, without the quotes. */
+void pb_put_escaped(struct pb_writer *out, const uint8_t *bytes, uint64_t size);
+void pb_put_quoted(struct pb_writer *out, const uint8_t *bytes, uint64_t size, bool cut);
+
+/* text_scalar.c */
+const char *pb_name_find(const struct pb_name *rows, uint32_t count, uint64_t value);
+void pb_put_signal(struct pb_writer *out, const struct pb_plan *plan, int32_t number);
+void pb_put_enum(struct pb_writer *out, const struct pb_table *table, uint64_t value);
+void pb_put_flags(struct pb_writer *out, const struct pb_table *table, uint64_t value);
+void pb_put_flags_value(struct pb_writer *out, const struct pb_table *table, uint64_t value);
+const struct pb_table *pb_plan_table(const struct pb_plan *plan, uint32_t index);
+/* A kind whose text needs the value alone (an argument or a struct's field). False: another kind. */
+bool pb_put_scalar(struct pb_writer *out, const struct pb_plan *plan, uint8_t kind, uint64_t value, uint32_t table);
+/* True when the kind shows `value` as a plain integer that fits; then it is in *integer. */
+bool pb_scalar_integer(uint8_t kind, uint64_t value, int64_t *integer);
+
+/* text_memory.c: what was captured behind a pointer; the address where nothing was. */
+void pb_put_memory(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
+		   uint32_t index);
+/* text_sockaddr.c */
+void pb_put_sockaddr(struct pb_writer *out, const struct pb_plan *plan, const uint8_t *bytes, uint32_t captured,
+		     uint32_t length);
+/* text_struct.c */
+bool pb_put_struct(struct pb_writer *out, const struct pb_plan *plan, uint32_t index,
+		   const struct pb_capture_view *view);
+void pb_put_sigset(struct pb_writer *out, const struct pb_plan *plan, uint64_t set);
+void pb_put_wait_status(struct pb_writer *out, const struct pb_plan *plan, int32_t status);
+
+/* text_event.c: the other kinds of records */
+void pb_text_signal(struct pb_writer *out, const struct pb_plan *plan, const struct pb_signal *signal);
+void pb_text_exit(struct pb_writer *out, const struct pb_plan *plan, int32_t status);
+const char *pb_signal_name(const struct pb_plan *plan, int32_t number, char *space, size_t space_bytes);
+bool pb_signal_has_sender(const struct pb_signal *signal);
+bool pb_signal_has_address(const struct pb_signal *signal);
+
+/* text.c */
+void pb_call_load(struct pb_call *call, const struct pb_event *event, const struct pb_plan *plan);
+void pb_text_call(struct pb_writer *out, struct pb_call *call);
+/* The syscall's name, or syscall_0x1f4 as strace names one it does not know (a 32-bit call: syscall_20). */
+void pb_put_call_name(struct pb_writer *out, const struct pb_call *call);
+/* ENOENT, ERESTARTSYS; NULL: has no name. *text: its sentence. */
+const char *pb_error_name(const struct pb_plan *plan, uint32_t error, const char **text);
+/* Any event's line, except a system call's. */
+void pb_text_event(struct pb_writer *out, const struct pb_event *event, const struct pb_plan *plan);
+/* The first capture of argument 0 behind a record's fixed part; False: none. */
+bool pb_record_path(const struct pb_record *record, struct pb_capture_view *view);
+
+#endif

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include "history.h"
 #include "records.h"
 
 /* One captured argument as it lies in a record. */
@@ -45,6 +46,8 @@ static inline uint32_t pb_record_fixed_bytes(const struct pb_record *record)
 		return sizeof(struct pb_exit);
 	case PB_RECORD_OOM_KILL:
 		return sizeof(struct pb_oom_kill);
+	case PB_RECORD_LOST:
+		return sizeof(struct pb_lost);
 	default:
 		return 0;
 	}
@@ -94,6 +97,15 @@ static inline bool pb_record_next(struct pb_cursor *cursor, struct pb_record *he
 	cursor->next += head->bytes;
 	cursor->left -= head->bytes;
 	return true;
+}
+
+/* enum pb_record_kind of an event that is no mark. */
+static inline uint8_t pb_event_kind(const struct pb_event *event)
+{
+	struct pb_record head;
+
+	memcpy(&head, event->record, sizeof(head));
+	return head.kind;
 }
 
 /* Checks a sample's header in `size` bytes and opens a cursor on its records. */

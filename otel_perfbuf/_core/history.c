@@ -36,7 +36,7 @@ enum pb_status pb_history_count_samples(const uint8_t *arena, const struct pb_fr
 		    !pb_sample_open(arena + frames[i].offset, frames[i].bytes, &head, &cursor))
 			continue;
 		sum.samples++;
-		sum.events += count_records(cursor);
+		sum.events += count_records(cursor) + 1;	/* a gap in front of it */
 	}
 	size->events += sum.events;
 	size->samples += sum.samples;
@@ -68,7 +68,7 @@ enum pb_status pb_history_count_pages(const uint8_t *pages, uint64_t bytes, stru
 		if (!page_open(pages + at, bytes - at, &page, &sample, &cursor))
 			break;
 		sum.samples++;
-		sum.events += count_records(cursor) + 2;	/* its open call and its mark */
+		sum.events += count_records(cursor) + 3;	/* its open call, its mark, a gap */
 		at += sizeof(page) + sample.bytes;
 	}
 	size->events += sum.events;
@@ -88,6 +88,7 @@ static enum pb_status add_records(struct pb_history *history, const uint8_t *at,
 				  struct pb_cursor cursor, uint16_t flags, uint64_t seen_ns)
 {
 	uint64_t own = 0;
+	bool all_own = true;
 
 	while (cursor.left) {
 		struct pb_record head;
@@ -107,8 +108,9 @@ static enum pb_status add_records(struct pb_history *history, const uint8_t *at,
 			.cpu = head.cpu, .flags = flags,
 		};
 		own += head.kind != PB_RECORD_ENTRY;
+		all_own = all_own && head.sequence;
 	}
-	if (own != sample->records)
+	if (all_own && own != sample->records)
 		history->malformed++;
 	return PB_OK;
 }
@@ -130,8 +132,6 @@ static enum pb_status restored(struct pb_history *history, const struct pb_histo
 {
 	if (status != PB_OK)
 		*history = *before;
-	else
-		history->joined = 0;
 	return status;
 }
 
@@ -141,7 +141,7 @@ enum pb_status pb_history_add_samples(struct pb_history *history, const uint8_t 
 	enum pb_status status = PB_OK;
 	struct pb_history before;
 
-	if (!history || (frame_count && (!arena || !frames)))
+	if (!history || history->joined || (frame_count && (!arena || !frames)))
 		return PB_INVALID;
 	before = *history;
 	for (uint64_t i = 0; i < frame_count && status == PB_OK; i++) {
@@ -202,7 +202,7 @@ enum pb_status pb_history_add_pages(struct pb_history *history, const uint8_t *p
 	struct pb_history before;
 	uint64_t at = 0;
 
-	if (!history || (bytes && !pages))
+	if (!history || history->joined || (bytes && !pages))
 		return PB_INVALID;
 	before = *history;
 	while (at < bytes && status == PB_OK) {

@@ -84,7 +84,11 @@ struct pb_history {
 	uint64_t duplicates;		/* records that came from a page and from a ring */
 	uint64_t torn;			/* pages that changed during every try of the iterator: their records are not here */
 	uint64_t orphans;		/* ENTRY records whose call is not here */
-	uint8_t *workspace;		/* aligned to 8; >= PB_WORKSPACE_BYTES * event_count bytes at the join */
+	struct pb_lost *gaps;		/* may be NULL: then gaps inside threads make no events */
+	uint64_t gap_count, gap_capacity;	/* the last takes the counts of those that found no room */
+	uint64_t gaps_selected;		/* LOST events (gaps' and inputs') among the selected */
+	uint8_t *workspace;		/* aligned to 8; >= PB_WORKSPACE_BYTES * event_count bytes at the join, gaps' events
+					 * included (PB_WORKSPACE_BYTES * event_capacity is enough) */
 	uint64_t workspace_bytes;
 	uint64_t joined;		/* 1 after pb_history_join */
 };
@@ -107,12 +111,14 @@ enum pb_status pb_history_add_samples(struct pb_history *history, const uint8_t 
 /* What the task iterator gave: pb_page_head + pb_sample + records, one after the other. The open call becomes an
  * event with PB_EVENT_IN_FLIGHT that borrows head->open. */
 enum pb_status pb_history_add_pages(struct pb_history *history, const uint8_t *pages, uint64_t bytes);
-/* Sorts by (instance, sequence), removes doubles, joins ENTRY records, fills the threads' and processes' counts and
+/* Once, after all inputs. A gap inside an instance's sequence (between two events that are here) becomes an event of
+ * kind PB_RECORD_LOST: its sequence the first that is missing, its time that of the event behind the gap.
+ * Sorts by (instance, sequence), removes doubles, joins ENTRY records, fills the threads' and processes' counts and
  * gaps, then sorts by (time, instance, sequence). */
 enum pb_status pb_history_join(struct pb_history *history);
 /* Marks what goes into the dump: events of processes with scope 1 in [start_ns, end_ns] (a call that began before the
  * window and ended in it is in) and, whatever their age, events from pages; at most max_records, the oldest of the
- * others dropped. */
+ * others dropped. Can be called again. */
 enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, uint64_t end_ns, uint64_t max_records,
 				 uint64_t *selected, uint64_t *dropped);
 /* cffi: end */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * history_join.c: each record once, by (instance, sequence); threads and processes; the order by time; the selection.
+ * history_join.c: each record once, by (instance, sequence); threads and processes; the order by time.
  * What it is not: it reads no untrusted sizes (check.h has checked every record before it became an event).
  *
  * Sorting is a byte-wise radix sort of (key, index) pairs in the caller's workspace: stable, no compare, and digits
@@ -99,23 +99,19 @@ static void sort_by_instance(struct pb_history *history)
 	permute(history->events, items.now, items.count);
 }
 
-/* Stable, so events of one time stay ordered by (instance, sequence). */
+/* Stable, so events of one time stay ordered by (instance, sequence). The gaps stand behind all others and go in first:
+ * a gap has the time of the event behind it. */
 static void sort_by_time(struct pb_history *history)
 {
 	struct items items = items_of(history, history->event_count);
 
-	for (uint64_t i = 0; i < items.count; i++)
-		items.now[i] = (struct item){history->events[i].time_ns, (uint32_t)i, 0};
+	for (uint64_t i = 0; i < items.count; i++) {
+		uint64_t index = (i + items.count - history->gap_count) % items.count;
+
+		items.now[i] = (struct item){history->events[index].time_ns, (uint32_t)index, 0};
+	}
 	sort_items(&items);
 	permute(history->events, items.now, items.count);
-}
-
-static uint8_t kind_of(const struct pb_event *event)
-{
-	struct pb_record head;
-
-	memcpy(&head, event->record, sizeof(head));
-	return head.kind;
 }
 
 /* A finished record beats the same one in flight, a page's beats a ring's: so the order of inputs is of no effect. */
@@ -137,10 +133,8 @@ static bool merge(struct pb_history *history, uint64_t from, uint64_t to, struct
 		const struct pb_event *event = &history->events[i];
 
 		page |= event->flags & PB_EVENT_PAGE;
-		if (event->entry)
-			entry = event->entry;
-		if (kind_of(event) == PB_RECORD_ENTRY) {
-			entry = event->record;
+		if (pb_event_kind(event) == PB_RECORD_ENTRY) {
+			entry = entry ? entry : event->record;
 		} else if (!best) {
 			best = event;
 		} else {
@@ -174,13 +168,34 @@ static void newest(struct pb_thread *thread, const struct pb_sample *sample)
 	memcpy(thread->comm, now.comm, sizeof(thread->comm));
 }
 
-static void count_event(struct pb_thread *thread, const struct pb_event *event)
+static void add_gap(struct pb_history *history, uint64_t first, uint64_t count, const struct pb_event *behind)
+{
+	struct pb_lost *gap;
+
+	if (!history->gap_capacity || !history->gaps)
+		return;
+	if (history->gap_count == history->gap_capacity) {
+		history->gaps[history->gap_count - 1].count += count;
+		return;
+	}
+	gap = &history->gaps[history->gap_count++];
+	*gap = (struct pb_lost){
+		.record = {.bytes = sizeof(*gap), .kind = PB_RECORD_LOST, .cpu = behind->cpu, .sequence = first,
+			   .time_ns = behind->time_ns},
+		.count = count, .reason = PB_LOST_OVERWRITTEN, .reserved = behind->thread,
+	};
+}
+
+static void count_event(struct pb_history *history, struct pb_thread *thread, const struct pb_event *event)
 {
 	thread->events++;
 	if (!event->sequence)	/* it has none: an OOM kill that no page owns */
 		return;
-	if (event->sequence > thread->last_sequence + 1)
+	if (event->sequence > thread->last_sequence + 1) {
 		thread->gap_end_ns = event->time_ns;
+		if (thread->first_sequence)
+			add_gap(history, thread->last_sequence + 1, event->sequence - thread->last_sequence - 1, event);
+	}
 	if (!thread->first_sequence)
 		thread->first_sequence = event->sequence;
 	thread->last_sequence = event->sequence;
@@ -207,7 +222,7 @@ static void join_thread(struct pb_history *history, uint64_t from, uint64_t to, 
 		if (!merge(history, at, end, &merged))
 			continue;
 		merged.thread = (uint32_t)history->thread_count;
-		count_event(&thread, &merged);
+		count_event(history, &thread, &merged);
 		history->events[(*out)++] = merged;
 	}
 	if (given > thread.last_sequence)
@@ -217,13 +232,46 @@ static void join_thread(struct pb_history *history, uint64_t from, uint64_t to, 
 		history->threads[history->thread_count++] = thread;
 }
 
-static uint64_t count_instances(const struct pb_history *history)
-{
-	uint64_t count = 0;
+/* What the join will need, of events in the order of (instance, sequence). */
+struct needs {
+	uint64_t instances;
+	uint64_t gaps;
+};
 
-	for (uint64_t i = 0; i < history->event_count; i++)
-		count += !i || history->events[i].instance != history->events[i - 1].instance;
-	return count;
+static struct needs count_needs(const struct pb_history *history)
+{
+	struct needs needs = {0, 0};
+	uint64_t last = 0;
+
+	for (uint64_t i = 0; i < history->event_count; i++) {
+		const struct pb_event *event = &history->events[i];
+
+		if (!i || event->instance != event[-1].instance) {
+			needs.instances++;
+			last = 0;
+		}
+		if (event->flags & PB_EVENT_MARK || pb_event_kind(event) == PB_RECORD_ENTRY)
+			continue;
+		needs.gaps += last && event->sequence > last + 1;
+		last = event->sequence;
+	}
+	if (!history->gaps || needs.gaps > history->gap_capacity)
+		needs.gaps = history->gaps ? history->gap_capacity : 0;
+	return needs;
+}
+
+/* The gaps become events behind all others. */
+static void append_gaps(struct pb_history *history)
+{
+	for (uint64_t i = 0; i < history->gap_count; i++) {
+		const struct pb_lost *gap = &history->gaps[i];
+
+		history->events[history->event_count++] = (struct pb_event){
+			.time_ns = gap->record.time_ns, .instance = history->threads[gap->reserved].instance,
+			.sequence = gap->record.sequence, .record = &gap->record,
+			.sample = history->threads[gap->reserved].sample, .thread = gap->reserved, .cpu = gap->record.cpu,
+		};
+	}
 }
 
 static void join_threads(struct pb_history *history)
@@ -231,6 +279,7 @@ static void join_threads(struct pb_history *history)
 	uint64_t out = 0, end;
 
 	history->thread_count = 0;
+	history->gap_count = 0;
 	for (uint64_t at = 0; at < history->event_count; at = end) {
 		end = at + 1;
 		while (end < history->event_count && history->events[end].instance == history->events[at].instance)
@@ -278,7 +327,7 @@ static void find_exits(struct pb_history *history)
 		struct pb_process_entry *process;
 		struct pb_exit record;
 
-		if (kind_of(event) != PB_RECORD_EXIT)
+		if (pb_event_kind(event) != PB_RECORD_EXIT)
 			continue;
 		memcpy(&record, event->record, sizeof(record));
 		process = &history->processes[history->threads[event->thread].process];
@@ -289,9 +338,9 @@ static void find_exits(struct pb_history *history)
 
 enum pb_status pb_history_join(struct pb_history *history)
 {
-	uint64_t instances;
+	struct needs needs;
 
-	if (!history || history->event_count > UINT32_MAX)
+	if (!history || history->joined || history->event_count > UINT32_MAX)
 		return PB_INVALID;
 	if (history->event_count && (!history->events || !history->workspace || !history->threads ||
 				     !history->processes || (uintptr_t)history->workspace % 8))
@@ -299,68 +348,16 @@ enum pb_status pb_history_join(struct pb_history *history)
 	if (history->workspace_bytes < history->event_count * PB_WORKSPACE_BYTES)
 		return PB_NO_ROOM;
 	sort_by_instance(history);
-	instances = count_instances(history);
-	if (instances > history->thread_capacity || instances > history->process_capacity)
+	needs = count_needs(history);
+	if (needs.instances > history->thread_capacity || needs.instances > history->process_capacity ||
+	    history->event_count + needs.gaps > history->event_capacity ||
+	    history->workspace_bytes < (history->event_count + needs.gaps) * PB_WORKSPACE_BYTES)
 		return PB_NO_ROOM;
 	join_threads(history);
 	join_processes(history);
+	append_gaps(history);
 	sort_by_time(history);
 	find_exits(history);
 	history->joined = 1;
-	return PB_OK;
-}
-
-/* [time, end] of an event touches the window. */
-static bool in_window(const struct pb_event *event, uint64_t start_ns, uint64_t end_ns)
-{
-	uint64_t ended = event->time_ns;
-	struct pb_syscall call;
-
-	if (kind_of(event) == PB_RECORD_SYSCALL) {
-		memcpy(&call, event->record, offsetof(struct pb_syscall, args));
-		ended = call.duration_ns > UINT64_MAX - ended ? UINT64_MAX : ended + call.duration_ns;
-	}
-	return event->time_ns <= end_ns && ended >= start_ns;
-}
-
-enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, uint64_t end_ns, uint64_t max_records,
-				 uint64_t *selected, uint64_t *dropped)
-{
-	uint64_t pages = 0, rings = 0, room, skip;
-
-	if (!history || !history->joined || !selected || !dropped)
-		return PB_INVALID;
-	for (uint64_t i = 0; i < history->process_count; i++)
-		history->processes[i].selected = 0;
-	for (uint64_t i = 0; i < history->event_count; i++) {
-		struct pb_event *event = &history->events[i];
-
-		event->flags &= (uint16_t)~PB_EVENT_SELECTED;
-		if (history->processes[history->threads[event->thread].process].scope != 1)
-			continue;
-		if (event->flags & PB_EVENT_PAGE)
-			pages++;
-		else if (in_window(event, start_ns, end_ns))
-			rings++;
-		else
-			continue;
-		event->flags |= PB_EVENT_SELECTED;
-	}
-	room = max_records > pages ? max_records - pages : 0;
-	skip = rings > room ? rings - room : 0;
-	*selected = pages + rings - skip;
-	*dropped = skip;
-	for (uint64_t i = 0; i < history->event_count; i++) {
-		struct pb_event *event = &history->events[i];
-
-		if (!(event->flags & PB_EVENT_SELECTED))
-			continue;
-		if (skip && !(event->flags & PB_EVENT_PAGE)) {
-			event->flags &= (uint16_t)~PB_EVENT_SELECTED;
-			skip--;
-		} else {
-			history->processes[history->threads[event->thread].process].selected++;
-		}
-	}
 	return PB_OK;
 }

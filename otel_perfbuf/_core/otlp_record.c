@@ -26,6 +26,7 @@ struct encoder {
 		struct pb_fork fork;
 		struct pb_exit exit;
 		struct pb_oom_kill oom;
+		struct pb_lost lost;
 	} body;
 };
 
@@ -186,8 +187,9 @@ static void put_call(const struct encoder *encoder, const struct pb_call *call, 
 	put_arguments(encoder, call, line);
 	if (call->in_flight) {
 		TEXT(encoder, "perfbuf.syscall.state", "in_flight");
-		INT(encoder, "perfbuf.duration_ns",
-		    event->seen_ns > event->time_ns ? (int64_t)(event->seen_ns - event->time_ns) : 0);
+		if (!(flags & PB_FLAG_BEGAN_BEFORE))
+			INT(encoder, "perfbuf.duration_ns",
+			    event->seen_ns > event->time_ns ? (int64_t)(event->seen_ns - event->time_ns) : 0);
 		return;
 	}
 	if (!(flags & PB_FLAG_NO_RETURN))
@@ -335,6 +337,11 @@ static void encode_other(struct encoder *encoder)
 		INT(encoder, "perfbuf.victim_pid", encoder->body.oom.victim_tgid);
 		INT(encoder, "perfbuf.cgroup_id", (int64_t)encoder->body.oom.cgroup_id);
 		name = "perfbuf.oom_kill";
+		break;
+	case PB_RECORD_LOST:
+		INT(encoder, "perfbuf.lost.count", (int64_t)encoder->body.lost.count);
+		TEXT(encoder, "perfbuf.lost.reason", pb_lost_reason(encoder->body.lost.reason));
+		name = "perfbuf.lost";
 		break;
 	default:
 		break;

@@ -119,6 +119,8 @@ void pb_text_call(struct pb_writer *out, struct pb_call *call);
 void pb_put_call_name(struct pb_writer *out, const struct pb_call *call);
 /* ENOENT, ERESTARTSYS; NULL: has no name. *text: its sentence. */
 const char *pb_error_name(const struct pb_plan *plan, uint32_t error, const char **text);
+/* perfbuf.lost.reason. */
+const char *pb_lost_reason(uint32_t reason);
 /* Any event's line, except a system call's. */
 void pb_text_event(struct pb_writer *out, const struct pb_event *event, const struct pb_plan *plan);
 /* The first capture of argument 0 behind a record's fixed part; False: none. */

@@ -282,6 +282,20 @@ static void put_exec(struct pb_writer *out, const struct pb_record *record)
 		pb_put(out, "...");
 }
 
+const char *pb_lost_reason(uint32_t reason)
+{
+	switch (reason) {
+	case PB_LOST_OVERWRITTEN:
+		return "overwritten";
+	case PB_LOST_NO_SPACE:
+		return "no_space";
+	case PB_LOST_MALFORMED:
+		return "malformed";
+	default:
+		return "unknown";
+	}
+}
+
 static void put_fork(struct pb_writer *out, const struct pb_fork *fork)
 {
 	pb_put(out, fork->child_tid == fork->child_tgid ? "fork " : "thread ");
@@ -296,6 +310,7 @@ void pb_text_event(struct pb_writer *out, const struct pb_event *event, const st
 		struct pb_fork fork;
 		struct pb_exit exit;
 		struct pb_oom_kill oom;
+		struct pb_lost lost;
 	} body;
 
 	memcpy(&body.record, event->record, sizeof(body.record));
@@ -317,6 +332,13 @@ void pb_text_event(struct pb_writer *out, const struct pb_event *event, const st
 	case PB_RECORD_OOM_KILL:
 		pb_put(out, "oom kill ");
 		pb_put_unsigned(out, body.oom.victim_tgid);
+		break;
+	case PB_RECORD_LOST:
+		pb_put(out, "lost ");
+		pb_put_unsigned(out, body.lost.count);
+		pb_put(out, body.lost.count == 1 ? " record (" : " records (");
+		pb_put(out, pb_lost_reason(body.lost.reason));
+		pb_put_char(out, ')');
 		break;
 	default:
 		break;

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * history_select.c: which events of a joined history go into a dump.
+ * Source: CONTRACT.md section 3 (window, scope, max_records).
+ */
+#include "history.h"
+#include "check.h"
+
+/* [time, end] of an event touches the window. */
+static bool in_window(const struct pb_event *event, uint64_t start_ns, uint64_t end_ns)
+{
+	uint64_t ended = event->time_ns;
+	struct pb_syscall call;
+
+	if (pb_event_kind(event) == PB_RECORD_SYSCALL) {
+		memcpy(&call, event->record, offsetof(struct pb_syscall, args));
+		ended = call.duration_ns > UINT64_MAX - ended ? UINT64_MAX : ended + call.duration_ns;
+	}
+	return event->time_ns <= end_ns && ended >= start_ns;
+}
+
+enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, uint64_t end_ns, uint64_t max_records,
+				 uint64_t *selected, uint64_t *dropped)
+{
+	uint64_t pages = 0, rings = 0, room, skip;
+
+	if (!history || !history->joined || !selected || !dropped)
+		return PB_INVALID;
+	for (uint64_t i = 0; i < history->process_count; i++)
+		history->processes[i].selected = 0;
+	history->gaps_selected = 0;
+	for (uint64_t i = 0; i < history->event_count; i++) {
+		struct pb_event *event = &history->events[i];
+
+		event->flags &= (uint16_t)~PB_EVENT_SELECTED;
+		if (history->processes[history->threads[event->thread].process].scope != 1)
+			continue;
+		if (event->flags & PB_EVENT_PAGE)
+			pages++;
+		else if (in_window(event, start_ns, end_ns))
+			rings++;
+		else
+			continue;
+		event->flags |= PB_EVENT_SELECTED;
+	}
+	room = max_records > pages ? max_records - pages : 0;
+	skip = rings > room ? rings - room : 0;
+	*selected = pages + rings - skip;
+	*dropped = skip;
+	for (uint64_t i = 0; i < history->event_count; i++) {
+		struct pb_event *event = &history->events[i];
+
+		if (!(event->flags & PB_EVENT_SELECTED))
+			continue;
+		if (skip && !(event->flags & PB_EVENT_PAGE)) {
+			event->flags &= (uint16_t)~PB_EVENT_SELECTED;
+			skip--;
+		} else {
+			history->processes[history->threads[event->thread].process].selected++;
+			history->gaps_selected += pb_event_kind(event) == PB_RECORD_LOST;
+		}
+	}
+	return PB_OK;
+}

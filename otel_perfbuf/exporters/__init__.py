@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Exporters: chunks of OTLP bytes to receivers, files and eyes."""

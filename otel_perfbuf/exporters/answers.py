@@ -12,8 +12,8 @@ import json
 import time
 
 from google.protobuf.message import DecodeError
-from google.rpc.error_details_pb2 import RetryInfo
-from google.rpc.status_pb2 import Status
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]  # stubs without py.typed
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # as above
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
@@ -70,7 +70,7 @@ def retry_delay_s(status: bytes | None) -> float | None:
         for detail in Status.FromString(status).details:
             info = RetryInfo()
             if detail.Unpack(info):
-                return max(0.0, info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+                return max(0.0, float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
     except DecodeError:
         return None
     return None
@@ -91,7 +91,7 @@ def retry_after_s(header: str | None, now_unix_s: float | None = None) -> float 
 
 
 def counted(chunk: Chunk) -> str:
-    """ "512 log records" or "1 span", for sentences."""
+    """How many of what, for sentences: 512 log records, 1 span."""
     noun = "log record" if chunk.signal == "logs" else "span"
     return f"{chunk.records} {noun}{'' if chunk.records == 1 else 's'}"
 

@@ -48,11 +48,11 @@ class RetryOptions(StrictModel):
     """
 
     enabled: bool = True
-    initial_interval: Duration = Field(5.0, gt=0)
-    randomization_factor: float = Field(0.5, ge=0, lt=1)
-    multiplier: float = Field(1.5, ge=1)
-    max_interval: Duration = Field(30.0, gt=0)
-    max_elapsed_time: Duration = Field(300.0, ge=0)
+    initial_interval: Duration = Field(default=5.0, gt=0)
+    randomization_factor: float = Field(default=0.5, ge=0, lt=1)
+    multiplier: float = Field(default=1.5, ge=1)
+    max_interval: Duration = Field(default=30.0, gt=0)
+    max_elapsed_time: Duration = Field(default=300.0, ge=0)
 
 
 class QueueOptions(StrictModel):
@@ -61,9 +61,9 @@ class QueueOptions(StrictModel):
     ``storage`` names a file_storage extension that keeps the queue over a restart.
     """
 
-    queue_size: int = Field(1000, gt=0)
-    max_bytes: Size = Field(256 << 20, gt=0)
-    num_consumers: int = Field(4, ge=1, le=64)
+    queue_size: int = Field(default=1000, gt=0)
+    max_bytes: Size = Field(default=256 << 20, gt=0)
+    num_consumers: int = Field(default=4, ge=1, le=64)
     storage: str | None = None
 
 
@@ -72,7 +72,7 @@ class NetworkOptions(StrictModel):
 
     tls: TlsOptions = TlsOptions()
     headers: dict[str, SecretStr] = {}
-    timeout: Duration = Field(5.0, ge=0)
+    timeout: Duration = Field(default=5.0, ge=0)
     compression: Compression = "gzip"
     retry_on_failure: RetryOptions = RetryOptions()
     sending_queue: QueueOptions = QueueOptions()

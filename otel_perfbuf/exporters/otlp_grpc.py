@@ -8,7 +8,7 @@ one connection a Collector takes two thirds of what it takes over two (FACTS 36)
 from __future__ import annotations
 
 import threading
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import grpc
 from pydantic import Field, field_validator
@@ -51,7 +51,7 @@ _CHANNEL_OPTIONS: Final = (
 class Options(NetworkOptions):
     """``endpoint``: ``HOST:PORT``, ``http://`` (plain text) or ``https://HOST:PORT``, or ``unix:///PATH``."""
 
-    endpoint: str = Field("127.0.0.1:4317", min_length=1)
+    endpoint: str = Field(default="127.0.0.1:4317", min_length=1)
 
     @field_validator("endpoint")
     @classmethod
@@ -92,7 +92,7 @@ class OtlpGrpcExporter:
 
     def send(self, chunk: Chunk, timeout_s: float) -> int:
         """Delivers one chunk within ``timeout_s``; gives the records that the peer rejected, or raises ExportError."""
-        method = self._channel().unary_unary(_METHODS[chunk.signal])
+        method = self._channel().unary_unary(_METHODS[chunk.signal], None, None)  # bytes in, bytes out
         try:
             answer: bytes = method(
                 chunk.body,
@@ -139,15 +139,14 @@ class OtlpGrpcExporter:
         return ExportError(f"sending to {self._options.endpoint} by gRPC: the exporter is stopped", retryable=True)
 
     def _error(self, chunk: Chunk, fault: grpc.RpcError) -> ExportError:
-        if not isinstance(fault, grpc.Call):
-            return ExportError(f"sending {counted(chunk)} by gRPC failed: {clipped(str(fault))}", retryable=True)
-        code = fault.code()
-        details = dict(fault.trailing_metadata() or ()).get("grpc-status-details-bin")
+        call = cast(grpc.Call, fault)  # what a failed unary call raises is both (grpc's own documentation)
+        code = call.code()
+        details = dict(call.trailing_metadata() or ()).get("grpc-status-details-bin")
         delay_s = retry_delay_s(details if isinstance(details, bytes) else None)
         retryable = code in _RETRYABLE or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and delay_s is not None)
         return ExportError(
             f"sending {counted(chunk)} by gRPC to {self._options.endpoint} failed: "
-            f"{code.name if code else 'UNKNOWN'}: {clipped(fault.details() or 'no details')}",
+            f"{code.name if code else 'UNKNOWN'}: {clipped(call.details() or 'no details')}",
             retryable=retryable,
             retry_after_s=delay_s if retryable else None,
         )

@@ -11,7 +11,7 @@ import socket
 import time
 import urllib.parse
 import urllib.request
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import urllib3
 from pydantic import Field, field_validator
@@ -26,7 +26,7 @@ from otel_perfbuf.exporters.answers import (
     retry_after_s,
     status_message,
 )
-from otel_perfbuf.exporters.options import NetworkOptions, read_pem
+from otel_perfbuf.exporters.options import NetworkOptions, TlsOptions, read_pem
 from otel_perfbuf.exporters.payload import Chunk, Signal
 from otel_perfbuf.units import Duration
 
@@ -50,10 +50,10 @@ class Options(NetworkOptions):
     ``logs_endpoint`` and ``traces_endpoint`` are whole URLs that are used as they are instead.
     """
 
-    endpoint: str = Field("http://127.0.0.1:4318", min_length=1)
+    endpoint: str = Field(default="http://127.0.0.1:4318", min_length=1)
     logs_endpoint: str | None = None
     traces_endpoint: str | None = None
-    timeout: Duration = Field(30.0, ge=0)
+    timeout: Duration = Field(default=30.0, ge=0)
 
     @field_validator("endpoint", "logs_endpoint", "traces_endpoint")
     @classmethod
@@ -130,19 +130,13 @@ class OtlpHttpExporter:
         streams = self._options.sending_queue.num_consumers
         if scheme == "unix":
             return _UnixPool(rest, streams)
-        tls = self._options.tls
-        keys = (
-            {}
-            if scheme == "http"
-            else {
-                "ca_certs": str(tls.ca_file) if tls.ca_file else None,
-                "cert_file": str(tls.cert_file) if tls.cert_file else None,
-                "key_file": str(tls.key_file) if tls.key_file else None,
-            }
-        )
-        host = urllib.parse.urlsplit(url).hostname or ""
-        proxy = urllib.request.getproxies_environment().get(scheme)
-        if proxy and not urllib.request.proxy_bypass_environment(host):  # type: ignore[attr-defined]
+        tls = self._options.tls if scheme == "https" else TlsOptions()
+        keys: dict[str, Any] = {
+            name: str(path)
+            for name, path in (("ca_certs", tls.ca_file), ("cert_file", tls.cert_file), ("key_file", tls.key_file))
+            if path is not None
+        }
+        if proxy := _proxy(scheme, urllib.parse.urlsplit(url).hostname or ""):
             return urllib3.ProxyManager(proxy, maxsize=streams, **keys)
         return urllib3.PoolManager(maxsize=streams, **keys)
 
@@ -213,6 +207,16 @@ def _cause(fault: BaseException) -> str:
     if isinstance(seen, OSError) and seen.strerror:
         return seen.strerror
     return clipped(str(seen)) or type(seen).__name__
+
+
+def _proxy(scheme: str, host: str) -> str | None:
+    """What HTTP_PROXY, HTTPS_PROXY and NO_PROXY say, as for a Collector: never for this host itself."""
+    if host == "localhost" or host.startswith("127.") or host == "::1":
+        return None
+    proxies = urllib.request.getproxies_environment()
+    if urllib.request.proxy_bypass_environment(host, proxies):  # type: ignore[attr-defined]  # typeshed lacks it
+        return None
+    return proxies.get(scheme)
 
 
 def _joined(endpoint: str, path: str) -> str:

@@ -41,15 +41,19 @@ class Payload:
 
 
 class Exporter(Protocol):
-    """Takes payloads to one place.
+    """Takes chunks to one place. Its component module has TYPE, STABILITY, Options and create(options).
 
-    ``start`` checks what can be checked without the peer (raises ConfigError, OSError); ``send`` delivers one chunk and
-    returns how many of its records the peer rejected (partial success), or raises ExportError; it is called by one
-    thread at a time for each stream and honours ``timeout_s``. ``stop`` closes connections and files; twice is fine.
+    ``send`` is called by several threads at once, as many as the sending queue has streams.
     """
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Checks what can be checked without the peer; raises ConfigError or OSError."""
 
-    def send(self, chunk: Chunk, timeout_s: float) -> int: ...
+    def send(self, chunk: Chunk, timeout_s: float) -> int:
+        """Delivers one chunk within ``timeout_s``; gives how many of its records the peer rejected (partial success).
 
-    def stop(self) -> None: ...
+        Raises ExportError, which says whether the same bytes may be sent again, and when.
+        """
+
+    def stop(self) -> None:
+        """Closes connections and files; twice is fine."""

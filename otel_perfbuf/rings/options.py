@@ -47,14 +47,22 @@ def capacity_for(per_cpu_bytes: int) -> int:
     return (1 << (pages - 1).bit_length()) * resource.getpagesize()
 
 
-def slack_for(max_sample_bytes: int | None, sample_type: int) -> int:
-    """Bytes that writers in flight can have torn: one largest reservation for each level that they nest."""
+def slack_for(max_sample_bytes: int | None, sample_type: int, capacity: int) -> int:
+    """Bytes that writers in flight can have torn: one largest reservation for each level that they nest.
+
+    A ring that has no room for more than that would never give anything while it is written: ConfigError.
+    """
     if max_sample_bytes is not None and not 1 <= max_sample_bytes <= MAX_RAW_BYTES:
         raise ConfigError(f"max_sample_bytes is {max_sample_bytes}; a perf sample has 1 to {MAX_RAW_BYTES} bytes")
     raw = MAX_RAW_BYTES if max_sample_bytes is None else max_sample_bytes
     metadata = 8 * sum(bool(sample_type & bit) for bit in SAMPLE_TYPES.values())
-    frame = 8 + metadata + (raw + 4 + 7) // 8 * 8
-    return int(core.PB_NESTED_WRITERS) * (frame + LOST_BYTES)
+    reservation = LOST_BYTES + 8 + metadata + (raw + 4 + 7) // 8 * 8
+    if max_sample_bytes is not None and reservation * int(core.PB_NESTED_WRITERS) >= capacity:
+        raise ConfigError(
+            f"max_sample_bytes is {max_sample_bytes}: writers in flight may have torn "
+            f"{reservation * int(core.PB_NESTED_WRITERS)} bytes, and the ring has only {capacity}; make per_cpu_bytes larger"
+        )
+    return int(core.PB_NESTED_WRITERS) * reservation
 
 
 def event_options(

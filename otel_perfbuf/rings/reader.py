@@ -86,7 +86,7 @@ class PerfReader:
             sample_type=sample_type,
             clock=clock,
         )
-        slack = slack_for(max_sample_bytes, options.sample_type)
+        slack = slack_for(max_sample_bytes, options.sample_type, options.capacity) if overwritable else 0
         self.per_cpu_bytes = options.capacity
         """Data bytes of each ring."""
         self.overwritable = overwritable

@@ -15,6 +15,7 @@ from otel_perfbuf.testing import U64, RingWriter, padded
 
 
 def readout(*writers: RingWriter) -> ForwardReadout:
+    """A readout of these rings."""
     return ForwardReadout([writer.mapped for writer in writers], writers[0].sample_type)
 
 
@@ -24,6 +25,7 @@ def contents(batch: Batch) -> list[bytes | int]:
 
 
 def send(writer: RingWriter, data: bytes) -> bool:
+    """Writes a sample that begins with its length; False when it is lost."""
     return writer.sample(bytes([len(data)]) + data)
 
 

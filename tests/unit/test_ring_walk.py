@@ -17,15 +17,18 @@ positions = st.integers(0, U64 // 8 - 1).map(lambda word: word * 8)
 
 
 def record(kind: int, body: bytes = b"", size: int | None = None) -> bytes:
+    """One record as the kernel frames it; `size` is what its header claims."""
     return struct.pack("<IHH", kind, 0, 8 + len(body) if size is None else size) + body
 
 
 def sample(data: bytes) -> bytes:
+    """A sample, padded as the kernel pads."""
     pad = padded(data) - len(data)
     return record(RECORD_SAMPLE, struct.pack("<I", padded(data)) + data + b"\xee" * pad)
 
 
 def lost(count: int) -> bytes:
+    """A LOST record."""
     return record(RECORD_LOST, struct.pack("<QQ", 1, count))
 
 
@@ -62,7 +65,7 @@ def test_reverse_window_is_at_most_a_ring_from_head_on(head: int, written: int) 
 
 
 def test_reverse_window_of_a_ring_that_was_never_written_is_empty() -> None:
-    """head == 0 means never written (FACTS 3)."""
+    """Head == 0 means never written (FACTS 3)."""
     window = lib.pb_window_reverse(0, 0, 64)
     assert (window.start, window.end) == (0, 0)
 

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Conditions, firings, hold-off and budgets. What it is not: it knows no rings and no exporters."""

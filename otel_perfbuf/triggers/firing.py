@@ -63,6 +63,8 @@ class Trigger(Protocol):
     and must return at once. ``stop`` returns when no more firing can come; it may be called twice.
     """
 
-    def start(self, fire: Fire) -> None: ...
+    def start(self, fire: Fire) -> None:
+        """Arms it."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Disarms it."""

@@ -85,10 +85,12 @@ struct pb_history {
 	uint64_t torn;			/* pages that changed during every try of the iterator: their records are not here */
 	uint64_t orphans;		/* ENTRY records whose call is not here */
 	struct pb_lost *gaps;		/* may be NULL: then gaps inside threads make no events */
-	uint64_t gap_count, gap_capacity;	/* the last takes the counts of those that found no room */
+	uint64_t gap_count, gap_capacity;	/* the last takes the counts of those that found no
+						 * room; the join lowers the capacity to what
+						 * events and workspace have room for */
 	uint64_t gaps_selected;		/* LOST events (gaps' and inputs') among the selected */
-	uint8_t *workspace;		/* aligned to 8; >= PB_WORKSPACE_BYTES * event_count bytes at the join, gaps' events
-					 * included (PB_WORKSPACE_BYTES * event_capacity is enough) */
+	uint8_t *workspace;		/* aligned to 8; >= PB_WORKSPACE_BYTES * event_count bytes at the join; for the
+					 * gaps too: PB_WORKSPACE_BYTES * event_capacity */
 	uint64_t workspace_bytes;
 	uint64_t joined;		/* 1 after pb_history_join */
 };

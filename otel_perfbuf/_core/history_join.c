@@ -172,7 +172,7 @@ static void add_gap(struct pb_history *history, uint64_t first, uint64_t count, 
 {
 	struct pb_lost *gap;
 
-	if (!history->gap_capacity || !history->gaps)
+	if (!history->gap_capacity)
 		return;
 	if (history->gap_count == history->gap_capacity) {
 		history->gaps[history->gap_count - 1].count += count;
@@ -232,32 +232,26 @@ static void join_thread(struct pb_history *history, uint64_t from, uint64_t to, 
 		history->threads[history->thread_count++] = thread;
 }
 
-/* What the join will need, of events in the order of (instance, sequence). */
-struct needs {
-	uint64_t instances;
-	uint64_t gaps;
-};
-
-static struct needs count_needs(const struct pb_history *history)
+static uint64_t count_instances(const struct pb_history *history)
 {
-	struct needs needs = {0, 0};
-	uint64_t last = 0;
+	uint64_t count = 0;
 
-	for (uint64_t i = 0; i < history->event_count; i++) {
-		const struct pb_event *event = &history->events[i];
+	for (uint64_t i = 0; i < history->event_count; i++)
+		count += !i || history->events[i].instance != history->events[i - 1].instance;
+	return count;
+}
 
-		if (!i || event->instance != event[-1].instance) {
-			needs.instances++;
-			last = 0;
-		}
-		if (event->flags & PB_EVENT_MARK || pb_event_kind(event) == PB_RECORD_ENTRY)
-			continue;
-		needs.gaps += last && event->sequence > last + 1;
-		last = event->sequence;
-	}
-	if (!history->gaps || needs.gaps > history->gap_capacity)
-		needs.gaps = history->gaps ? history->gap_capacity : 0;
-	return needs;
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* How many gaps can become events: a gap never makes the join fail. */
+static uint64_t gap_room(const struct pb_history *history)
+{
+	uint64_t events = least(history->event_capacity, history->workspace_bytes / PB_WORKSPACE_BYTES);
+
+	return history->gaps ? least(history->gap_capacity, events - history->event_count) : 0;
 }
 
 /* The gaps become events behind all others. */
@@ -338,7 +332,7 @@ static void find_exits(struct pb_history *history)
 
 enum pb_status pb_history_join(struct pb_history *history)
 {
-	struct needs needs;
+	uint64_t instances;
 
 	if (!history || history->joined || history->event_count > UINT32_MAX)
 		return PB_INVALID;
@@ -348,11 +342,10 @@ enum pb_status pb_history_join(struct pb_history *history)
 	if (history->workspace_bytes < history->event_count * PB_WORKSPACE_BYTES)
 		return PB_NO_ROOM;
 	sort_by_instance(history);
-	needs = count_needs(history);
-	if (needs.instances > history->thread_capacity || needs.instances > history->process_capacity ||
-	    history->event_count + needs.gaps > history->event_capacity ||
-	    history->workspace_bytes < (history->event_count + needs.gaps) * PB_WORKSPACE_BYTES)
+	instances = count_instances(history);
+	if (instances > history->thread_capacity || instances > history->process_capacity)
 		return PB_NO_ROOM;
+	history->gap_capacity = gap_room(history);
 	join_threads(history);
 	join_processes(history);
 	append_gaps(history);

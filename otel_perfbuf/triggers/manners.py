@@ -34,7 +34,7 @@ class BudgetOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     per: Duration = Field(default=3600.0, gt=0)
-    count: int = Field(default=60, ge=0, strict=True)
+    count: int = Field(default=60, ge=0)
 
 
 def hold_off_key(firing: Firing) -> Key:
@@ -93,8 +93,8 @@ class Budget:
 class Manners:
     """Hold-off and budget together; what the recorder asks before it makes a dump.
 
-    ``suppressed`` counts firings since the start, by kind. ``exempt`` lets one firing pass: a person who asks through the
-    control socket gets a dump, an application that sends `manual` has the manners of all others.
+    ``suppressed`` counts firings since the start, by kind. ``exempt`` lets one firing pass: a person who asks through
+    the control socket gets a dump, an application that sends `manual` has the manners of all others.
     """
 
     def __init__(self, hold_off_s: float, budget: BudgetOptions, clock: Clock = time.monotonic) -> None:

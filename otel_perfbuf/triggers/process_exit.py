@@ -11,7 +11,7 @@ import os
 import signal
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from otel_perfbuf.triggers.datagram import printable
@@ -26,24 +26,34 @@ _FIRST_REALTIME: Final = 32
 
 
 def signal_name(number: int) -> str:
-    """ "SIGSEGV"; a real-time signal as strace writes it: "SIGRT_3"."""
+    """The name as strace writes it: "SIGSEGV", "SIGRT_3"."""
     try:
         return signal.Signals(number).name if number < _FIRST_REALTIME else f"SIGRT_{number - _FIRST_REALTIME}"
     except ValueError:
         return f"signal {number}"
 
 
-def _name(value: object) -> object:
-    if not isinstance(value, str):
-        raise PydanticCustomError("signal", "a signal is a name like SEGV or SIGTERM")
-    name = value.upper().removeprefix("SIG")
-    if f"SIG{name}" not in signal.Signals.__members__:
-        raise PydanticCustomError("signal", "{name} is no signal of this host", {"name": value})
-    return name
+def _signals(value: object) -> object:
+    if isinstance(value, str) and value in ("core", "none", "all"):
+        return value
+    if not isinstance(value, (list, tuple)):
+        raise PydanticCustomError("signals", "write core, none, all or a list of signals like [SEGV, TERM]")
+    names = []
+    for item in value:
+        name = str(item).upper().removeprefix("SIG")
+        if f"SIG{name}" not in signal.Signals.__members__:
+            raise PydanticCustomError("signals", "{name} is no signal of this host", {"name": str(item)[:40]})
+        names.append(name)
+    return tuple(names)
 
 
-SignalName = Annotated[str, BeforeValidator(_name)]
-ExitCode = Annotated[int, Field(ge=1, le=255, strict=True)]
+def _exit_codes(value: object) -> object:
+    if isinstance(value, str) and value in ("none", "nonzero"):
+        return value
+    codes = value if isinstance(value, (list, tuple)) else None
+    if codes is None or not all(type(code) is int and 0 < code < 256 for code in codes):
+        raise PydanticCustomError("exit_codes", "write none, nonzero or a list of codes from 1 to 255 like [1, 70]")
+    return tuple(codes)
 
 
 class ProcessExitOptions(BaseModel):
@@ -51,8 +61,8 @@ class ProcessExitOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    exit_codes: Literal["none", "nonzero"] | tuple[ExitCode, ...] = "none"
-    signals: Literal["core", "none", "all"] | tuple[SignalName, ...] = "core"
+    exit_codes: Annotated[Literal["none", "nonzero"] | tuple[int, ...], PlainValidator(_exit_codes)] = "none"
+    signals: Annotated[Literal["core", "none", "all"] | tuple[str, ...], PlainValidator(_signals)] = "core"
 
 
 def reason_to_fire(status: int, options: ProcessExitOptions) -> str | None:

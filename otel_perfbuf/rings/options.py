@@ -56,13 +56,13 @@ def slack_for(max_sample_bytes: int | None, sample_type: int, capacity: int) -> 
         raise ConfigError(f"max_sample_bytes is {max_sample_bytes}; a perf sample has 1 to {MAX_RAW_BYTES} bytes")
     raw = MAX_RAW_BYTES if max_sample_bytes is None else max_sample_bytes
     metadata = 8 * sum(bool(sample_type & bit) for bit in SAMPLE_TYPES.values())
-    reservation = LOST_BYTES + 8 + metadata + (raw + 4 + 7) // 8 * 8
-    if max_sample_bytes is not None and reservation * int(core.PB_NESTED_WRITERS) >= capacity:
+    slack = int(core.PB_NESTED_WRITERS) * (LOST_BYTES + 8 + metadata + (raw + 4 + 7) // 8 * 8)
+    if max_sample_bytes is not None and slack >= capacity:
         raise ConfigError(
-            f"max_sample_bytes is {max_sample_bytes}: writers in flight may have torn "
-            f"{reservation * int(core.PB_NESTED_WRITERS)} bytes, and the ring has only {capacity}; make per_cpu_bytes larger"
+            f"max_sample_bytes is {max_sample_bytes}: writers in flight may have torn {slack} bytes, and the ring has "
+            f"only {capacity}; make per_cpu_bytes larger"
         )
-    return int(core.PB_NESTED_WRITERS) * reservation
+    return slack
 
 
 def event_options(

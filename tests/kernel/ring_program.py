@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ring tests' writer: a BPF program that turns one process's calls into samples. Not a test.
+
+``RingProgram(pid)``: getppid() of that process sends a self-checking sample of mixed size, getpgid(n) one of n bytes
+(see programs/rings.bpf.c). Loaded and attached inside the with block only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from otel_perfbuf.bpf import BpfObject
+from otel_perfbuf.testing import padded
+
+PROGRAMS = Path(__file__).parent / "programs"
+libc = ctypes.CDLL(None)
+
+
+def compile_programs(folder: Path) -> None:
+    """Builds rings.bpf.o and the writer into a folder."""
+    source = PROGRAMS / "rings.bpf.c"
+    command = ["clang", "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-c", str(source), "-o"]
+    subprocess.run([*command, str(folder / "rings.bpf.o")], check=True)
+    subprocess.run(["cc", "-O2", str(PROGRAMS / "ring_writer.c"), "-o", str(folder / "ring_writer")], check=True)
+
+
+@contextmanager
+def ring_program(folder: Path, pid: int) -> Iterator[BpfObject]:
+    """The program, attached and filtered on one process; ``maps["events"]`` is its perf event array."""
+    with BpfObject(folder / "rings.bpf.o") as program:
+        program.set_rodata("target_tgid", pid)
+        program.load()
+        program.attach()
+        yield program
+
+
+@contextmanager
+def fast_writer(folder: Path, cpu: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process pinned to a CPU that begins to write at full speed when a byte is sent to its stdin."""
+    writer = subprocess.Popen([folder / "ring_writer", str(cpu)], stdin=subprocess.PIPE)
+    try:
+        yield writer
+    finally:
+        writer.kill()
+        writer.wait()
+        assert writer.stdin is not None
+        writer.stdin.close()
+
+
+@contextmanager
+def pinned() -> Iterator[int]:
+    """This thread on one CPU, so that all its samples go to one ring; gives the CPU's number."""
+    before = os.sched_getaffinity(0)
+    cpu = max(before)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield cpu
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def send(size: int, count: int = 1) -> None:
+    """``count`` samples of ``size`` bytes from this process; each begins with its number where it has 8 bytes."""
+    for _ in range(count):
+        libc.getpgid(size)
+
+
+def number_of(data: bytes | memoryview) -> int:
+    """A sample's number: how many outputs were tried before it."""
+    return int(struct.unpack_from("<Q", data)[0])
+
+
+# Of a mixed sample with n words: word i is number ^ i, for all words at once.
+ONES = [sum(1 << 64 * word for word in range(words - 2)) for words in range(2, 63)]
+INDEXES = [sum(word << 64 * (word - 2) for word in range(2, words)) for words in range(2, 63)]
+
+
+def mixed_words(number: int) -> int:
+    """How many 8-byte words the mixed sample of this number has."""
+    return 3 + number * 7 % 60
+
+
+def mixed_frame_bytes(number: int) -> int:
+    """What the mixed sample of this number takes in the ring."""
+    return 12 + padded(bytes(mixed_words(number) * 8))
+
+
+def check_mixed(data: bytes) -> int:
+    """The number of a mixed sample whose every byte is right; AssertionError for a torn one."""
+    number, words = struct.unpack_from("<QQ", data)
+    assert words == mixed_words(number), f"sample {number} claims {words} words"
+    assert len(data) == padded(bytes(words * 8)), f"sample {number} has {len(data)} bytes"
+    payload = int.from_bytes(data[16 : words * 8], "little")
+    assert payload == (number * ONES[words - 2]) ^ INDEXES[words - 2], f"sample {number} is torn"
+    return int(number)

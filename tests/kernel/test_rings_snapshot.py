@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PerfReader, overwritable, over a real program: history, losses, and snapshots while a writer runs at full speed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ring_program import (
+    check_mixed,
+    compile_programs,
+    fast_writer,
+    mixed_frame_bytes,
+    number_of,
+    pinned,
+    ring_program,
+    send,
+)
+
+from otel_perfbuf.bpf import BpfObject
+from otel_perfbuf.errors import ConfigError, NotOverwritable
+from otel_perfbuf.rings import Lost, PerfReader, Sample
+from otel_perfbuf.rings.cpus import online_cpus
+
+PAGE = os.sysconf("SC_PAGESIZE")
+LARGEST = 62 * 8
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the compiled programs lie."""
+    path = tmp_path_factory.mktemp("rings")
+    compile_programs(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def program(folder: Path) -> Iterator[BpfObject]:
+    """The program on this process's own calls, which stays on one CPU."""
+    with ring_program(folder, os.getpid()) as program, pinned():
+        yield program
+
+
+def test_a_full_ring_holds_exactly_what_fits_oldest_first(program: BpfObject) -> None:
+    """cilium/ebpf TestPerfReaderOverwritable: the newest ids without a gap; what did not fit is counted in bytes."""
+    with PerfReader(program.maps["events"], per_cpu_bytes=PAGE, overwritable=True) as reader:
+        send(180, 100)
+        batch = reader.snapshot()
+        numbers = [number_of(sample.data) for sample in batch if isinstance(sample, Sample)]
+        fits = PAGE // 192
+        assert len(numbers) == fits
+        assert numbers == list(range(numbers[-1] - fits + 1, numbers[-1] + 1))
+        assert (batch.truncated, batch.malformed, batch.lost) == (1, 0, 0)
+        assert batch.overwritten_bytes == (100 - fits) * 192
+        (ring,) = [ring for ring in batch.rings if ring.frame_count]
+        assert (ring.cpu, ring.wrapped) == (max(os.sched_getaffinity(0)), True)
+        assert (1 << 64) - ring.head == 100 * 192
+
+
+def test_last_gives_only_the_new_and_all_gives_everything_held(program: BpfObject) -> None:
+    """Nothing twice by "last"; "all" repeats, and counts nothing as overwritten that was returned before."""
+    with PerfReader(program.maps["events"], per_cpu_bytes=PAGE * 4, overwritable=True) as reader:
+        send(180, 5)
+        first = [number_of(data) for data in reader.snapshot().data()]
+        assert len(first) == 5
+        assert len(reader.snapshot()) == 0
+        send(180, 3)
+        assert [number_of(data) for data in reader.snapshot().data()] == [first[-1] + n for n in (1, 2, 3)]
+        send(180)
+        again = reader.snapshot(since="all")
+        assert [number_of(data) for data in again.data()] == [first[0] + n for n in range(9)]
+        assert again.overwritten_bytes == 0
+        assert len(reader.snapshot(since="last")) == 0
+
+
+def test_a_quiet_small_ring_gives_everything_without_a_known_largest_sample(program: BpfObject) -> None:
+    """The grace period makes slack needless, however small the ring; with a known size nothing is waited for."""
+    with PerfReader(program.maps["events"], per_cpu_bytes=1, overwritable=True) as reader:
+        send(20, 3)
+        assert len(reader.snapshot()) == 3
+    with PerfReader(program.maps["events"], per_cpu_bytes=PAGE, overwritable=True, max_sample_bytes=180) as reader:
+        send(180, 100)
+        batch = reader.snapshot()
+        slack = 3 * (192 + 24)
+        assert len(batch) == (PAGE - slack) // 192
+        assert batch.overwritten_bytes == (100 - len(batch)) * 192
+
+
+def test_a_pause_leaves_a_loss_in_the_overwritable_ring_too(program: BpfObject) -> None:
+    """The kernel's document says otherwise (FACTS 5); the loss stands before the sample it came with (FACTS 6)."""
+    with PerfReader(program.maps["events"], per_cpu_bytes=PAGE, overwritable=True) as reader:
+        send(20)
+        reader.pause()
+        send(20, 4)
+        reader.resume()
+        send(20, 2)
+        batch = reader.snapshot()
+        assert [item.count if isinstance(item, Lost) else 0 for item in batch] == [0, 4, 0, 0]
+        assert batch.lost == 4
+
+
+def test_reading_an_overwritable_reader_is_refused(program: BpfObject) -> None:
+    """Each mode names the other's call; what wakes nobody takes no watermark."""
+    with PerfReader(program.maps["events"], per_cpu_bytes=PAGE, overwritable=True) as reader:
+        for call in (reader.read, reader.flush):
+            with pytest.raises(NotOverwritable, match="snapshot"):
+                call()
+        with pytest.raises(ConfigError, match="'last' or 'all'"):
+            reader.snapshot(since="first")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("max_sample_bytes", "snapshots"), [(LARGEST, 2000), (None, 150)])
+def test_unpaused_snapshots_under_a_writer_at_full_speed(
+    folder: Path, max_sample_bytes: int | None, snapshots: int
+) -> None:
+    """No torn record, no gap that overwritten_bytes does not explain to the byte, nothing twice (FACTS 7)."""
+    before, cpus = os.sched_getaffinity(0), online_cpus()
+    if len(cpus) < 2:
+        pytest.skip("needs two CPUs: one for the writer, one for the reader")
+    os.sched_setaffinity(0, {cpus[0]})
+    try:
+        with (
+            fast_writer(folder, cpus[1]) as writer,
+            ring_program(folder, writer.pid) as program,
+            PerfReader(
+                program.maps["events"], per_cpu_bytes=1 << 18, overwritable=True, max_sample_bytes=max_sample_bytes
+            ) as reader,
+        ):
+            assert writer.stdin is not None
+            writer.stdin.write(b"g")
+            writer.stdin.flush()
+            seen = check_snapshots(reader, snapshots)
+            assert writer.poll() is None
+            assert seen > snapshots * 100
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def check_snapshots(reader: PerfReader, snapshots: int) -> int:
+    """Takes them one after the other; every byte is checked, and every number is seen or counted. How many were."""
+    expected = seen = 0
+    for turn in range(snapshots):
+        batch = reader.snapshot()
+        assert (batch.malformed, batch.lost, batch.unknown) == (0, 0, 0)
+        numbers = [check_mixed(data) for data in batch.data()]
+        if not numbers:
+            assert batch.overwritten_bytes == 0, "everything was overwritten: the ring is too small for this host"
+            continue
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        missing = sum(map(mixed_frame_bytes, range(expected, numbers[0])))
+        assert numbers[0] >= expected
+        assert batch.overwritten_bytes == missing, f"snapshot {turn}"
+        expected = numbers[-1] + 1
+        seen += len(numbers)
+    return seen

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Picks the command, and turns every error into one sentence and an exit code (CONTRACT section 1).
+
+A command's module has ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``; it is imported only when it is
+asked for, so that `show` needs no BPF and `--help` no gRPC.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from otel_perfbuf.errors import ConfigError, KernelError, NotSupported, PerfbufError
+
+__all__ = ["EXIT_CANNOT_RECORD", "EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "main"]
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CANNOT_RECORD = 77
+
+_COMMANDS = {
+    "run": "run the agent in the foreground",
+    "validate": "check a configuration without opening anything",
+    "print-config": "print the effective configuration, secrets redacted",
+    "components": "list receivers, connectors, exporters and extensions",
+    "check": "tell whether this host can record",
+    "record": "run a command under the flight recorder",
+    "show": "show a saved dump as text",
+    "dump": "ask the running agent for a dump",
+    "status": "tell what the running agent records",
+}
+
+
+def _parser(command: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="otel-perfbuf", description="A kernel flight recorder for OpenTelemetry pipelines."
+    )
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, text in _COMMANDS.items():
+        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        if name == command:
+            _module(name).add_arguments(sub)
+    return parser
+
+
+def _module(command: str):  # type: ignore[no-untyped-def]  # a module with the form that the docstring names
+    return importlib.import_module(f"otel_perfbuf.cli.{command.replace('-', '_')}")
+
+
+def _say(sentence: str) -> None:
+    print(f"otel-perfbuf: {sentence}", file=sys.stderr)
+
+
+def _failed(error: Exception) -> int:
+    """Says the error; gives the exit code."""
+    if isinstance(error, ConfigError):
+        if error.problems:
+            for key, sentence in error.problems:
+                print(f"{key}: {sentence}" if key else sentence, file=sys.stderr)
+        else:
+            _say(str(error))
+        return EXIT_USAGE
+    _say(str(error))
+    if isinstance(error, NotSupported):
+        return EXIT_CANNOT_RECORD
+    if isinstance(error, KernelError) and error.errno in (errno.EPERM, errno.EACCES):
+        return EXIT_CANNOT_RECORD
+    return EXIT_FAILED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; gives its exit code. Arguments default to the process's own."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = next((word for word in words if word in _COMMANDS), None)
+    args = _parser(command).parse_args(words)
+    try:
+        return int(_module(args.command).run(args))
+    except BrokenPipeError:
+        # The reader of our output is gone (`| head`): the interpreter's last flush must not complain about it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except (PerfbufError, OSError) as error:
+        if args.debug:
+            raise
+        return _failed(error)
+    except KeyboardInterrupt:
+        return 130

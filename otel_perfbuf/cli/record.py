@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`otel-perfbuf record`: a command under the flight recorder, without any configuration. Source: CONTRACT section 1.
+
+Order, and why: the program is attached, then the command is forked and held, then followed, then let go: so the first
+record is its own execve. Threads start after the fork. At the end: the trigger socket is emptied before the command's
+end fires, so that a failed span makes the dump and the end joins it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from otel_perfbuf.errors import ConfigError
+from otel_perfbuf.recorder.dump import DumpOptions
+from otel_perfbuf.recorder.recorder import FlightRecorder
+from otel_perfbuf.recorder.source import HistorySource, SourceOptions
+from otel_perfbuf.triggers.firing import Firing, TriggerKind
+from otel_perfbuf.triggers.socket import SocketOptions, SocketTrigger
+
+from .record_options import add_arguments, trace_lists
+from .record_output import Output
+from .spawn import NOT_EXECUTABLE, NOT_FOUND, Child, find_command, find_user
+
+__all__ = ["add_arguments", "run"]
+
+_JOIN_S = 2.0
+_SOCKET_VARIABLE = "OTEL_PERFBUF_TRIGGER_SOCKET"
+
+
+@dataclass(slots=True)
+class _End:
+    """How what was recorded ended; ``status`` is a wait status, None for a process that is not our child."""
+
+    status: int | None
+    interrupted: bool = False
+
+    @property
+    def sentence(self) -> str:
+        if self.status is None:
+            return "recording was ended" if self.interrupted else "the process ended"
+        if os.WIFSIGNALED(self.status):
+            return f"CMD was killed by {signal.Signals(os.WTERMSIG(self.status)).name}"
+        return f"CMD exited with {os.WEXITSTATUS(self.status)}"
+
+    @property
+    def exit_code(self) -> int:
+        """A shell's: CMD's own status, 128 + N for signal N; 0 for -p."""
+        if self.status is None:
+            return 0
+        if os.WIFSIGNALED(self.status):
+            return 128 + os.WTERMSIG(self.status)
+        return os.WEXITSTATUS(self.status)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `record`; gives CMD's exit code."""
+    words = args.cmd[1:] if args.cmd[:1] == ["--"] else args.cmd
+    if (args.pid is None) == (not words):
+        raise ConfigError("record: give either `-- CMD [ARG...]` or `-p PID`")
+    if args.save_rings is not None:
+        raise ConfigError("record --save-rings: not available in this version")
+    when = set(args.on or ("exit", "error"))
+    if args.pid is not None:
+        when.add("always")
+        if not os.path.exists(f"/proc/{args.pid}"):
+            raise ConfigError(f"record -p {args.pid}: there is no such process")
+    user = find_user(args.user) if args.user else None
+    path = ""
+    if words:
+        path, problem = find_command(words[0], os.environ)
+        if problem:
+            cause = "not found" if problem == NOT_FOUND else "it is no executable file"
+            print(f"otel-perfbuf: record: running {words[0]}: {cause}", file=sys.stderr)
+            return problem
+    include, exclude = trace_lists(args.trace)
+    options = SourceOptions(
+        per_cpu_bytes=args.per_cpu_bytes,
+        whole_host=False,
+        include=include,
+        exclude=exclude,
+        string_bytes=args.string_bytes,
+        buffers=args.buffers,
+    )
+    with Output(args.output, args.format, args.otlp, args.lines) as output, HistorySource(options) as source:
+        source.attach()
+        with _socket_directory() as directory:
+            environment = {**os.environ, _SOCKET_VARIABLE: str(directory / "trigger.sock")}
+            if args.pid is not None:
+                source.program.follow(args.pid)
+                return _recorded(args.pid, None, when, args.window, source, output, directory)
+            child = Child.hold(path, words, environment, user)
+            try:
+                source.program.follow(child.pid, wait_exec=True)
+            except BaseException:
+                child.abandon()
+                raise
+            return _recorded(child.pid, child, when, args.window, source, output, directory, words[0])
+
+
+@contextlib.contextmanager
+def _socket_directory() -> Iterator[Path]:
+    """A directory for the trigger socket that CMD's user can enter."""
+    directory = Path(tempfile.mkdtemp(prefix="otel-perfbuf-"))
+    try:
+        directory.chmod(0o755)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _recorded(
+    pid: int,
+    child: Child | None,
+    when: set[str],
+    window_s: float | None,
+    source: HistorySource,
+    output: Output,
+    directory: Path,
+    name: str = "",
+) -> int:
+    """Waits for the end of what is recorded, dumps what is to be dumped; gives the exit code."""
+    recorder = FlightRecorder(
+        source, DumpOptions(before_s=window_s, max_records=1 << 40, root_pid=pid), output.take, after_s=_JOIN_S
+    )
+    trigger = SocketTrigger(SocketOptions(path=str(directory / "trigger.sock")))
+
+    def fire(firing: Firing) -> None:
+        if "error" in when:
+            recorder.fire(firing)
+
+    recorder.start()
+    output.start()
+    trigger.start(fire)
+    try:
+        if child is not None:
+            end = _run_child(child, name)
+            if end is None:
+                return NOT_FOUND
+        else:
+            end = _wait_for(pid)
+    finally:
+        trigger.stop()
+    firing = _last_firing(pid, end, when)
+    if firing is not None:
+        recorder.fire(firing)
+    recorder.settle()
+    if not recorder.stop(timeout_s=60.0):
+        print("otel-perfbuf: record: making the dump took more than 60 s; it is given up", file=sys.stderr)
+    output.finish(end.sentence)
+    return end.exit_code
+
+
+def _last_firing(pid: int, end: _End, when: set[str]) -> Firing | None:
+    failed = end.status is not None and end.exit_code != 0
+    kind: TriggerKind
+    if failed and "exit" in when:
+        kind = "process_exit"
+    elif "always" in when:
+        kind = "manual"
+    else:
+        return None
+    return Firing(kind=kind, reason=end.sentence, unix_ns=time.time_ns(), pid=pid)
+
+
+def _run_child(child: Child, name: str) -> _End | None:
+    """Lets CMD run to its end, forwarding SIGTERM and SIGHUP; None when its execve failed (said)."""
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        child.send(number)
+
+    # SIGINT from the terminal reaches CMD by itself; the recorder stays to tell the end.
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        error = child.release()
+        if error:
+            child.wait()
+            print(f"otel-perfbuf: record: running {name}: {os.strerror(error)}", file=sys.stderr)
+            return None if error == 2 else _End(NOT_EXECUTABLE << 8)
+        return _End(child.wait())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait_for(pid: int) -> _End:
+    """Waits until a process that is not our child ends, or a signal asks us to end."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return _End(None)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: os.write(wake_write, b"1")) for number in numbers}
+    try:
+        ready = select.select([descriptor, wake_read], [], [])[0]
+        return _End(None, interrupted=wake_read in ready)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for each in (descriptor, wake_read, wake_write):
+            os.close(each)

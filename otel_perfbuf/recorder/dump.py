@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One dump: captures and firings in, OTLP chunks and a header out.
+
+What it is not: it decides not whether a dump is made (recorder.py) and sends nothing. Source: CONTRACT section 3.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_perfbuf.exporters.payload import Chunk, Payload
+from otel_perfbuf.records.plan import Plan
+from otel_perfbuf.triggers.firing import Firing, SpanContext
+
+from .capture import Capture
+from .edges import ring_edges
+from .header import SCOPE, Header, header_request, span_request
+from .history import Encoding, History, ProcessKey
+from .processes import Process, cgroup_path, process_from_proc, process_resource, started_at
+from .scope import descendants, newest
+
+__all__ = ["Dump", "DumpOptions", "Losses", "make_dump"]
+
+Scope = Literal["process", "cgroup", "host"]
+
+_FOREVER_NS = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
+    """Connector options; ``before_s`` None is everything still held. ``root_pid`` widens scope ``process`` to it."""
+
+    scope: Scope = "process"
+    before_s: float | None = 10.0
+    max_records: int = 100_000
+    root_pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Counts since the last dump, of the whole host (CONTRACT section 3)."""
+
+    lost: int = 0
+    overwritten: int = 0
+    suppressed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A dump as it is sent: ``header`` has its counts, ``exit_statuses`` the ends of processes that it saw."""
+
+    header: Header
+    payload: Payload
+    exit_statuses: Mapping[ProcessKey, int]
+
+
+def _table(history: History, captures: Sequence[Capture]) -> dict[ProcessKey, Process]:
+    """Every process of the captures or the history; what the kernel's table lacks comes from /proc, if it is alive."""
+    table: dict[ProcessKey, Process] = {}
+    for capture in captures:
+        table.update(capture.processes)
+    for key in history.processes():
+        known = table.get(key)
+        if known is not None and (known.executable or known.exit_status is not None):
+            continue
+        found = process_from_proc(key[0]) if started_at(key[0], key[1]) else None
+        if found is not None:
+            table[key] = replace(found, start_ns=key[1])
+        elif known is None:
+            table[key] = Process(pid=key[0], start_ns=key[1])
+    return table
+
+
+def _target(firing: Firing, table: Mapping[ProcessKey, Process]) -> ProcessKey | None:
+    return None if firing.pid is None else newest(firing.pid, table)
+
+
+def _in_scope(
+    firing: Firing, options: DumpOptions, target: ProcessKey | None, table: Mapping[ProcessKey, Process]
+) -> set[ProcessKey]:
+    scope = options.scope
+    cgroup = firing.cgroup
+    if scope == "cgroup" and cgroup is None and target is not None:
+        process = table[target]
+        cgroup = process.cgroup or cgroup_path(process.cgroup_id) or None
+    if cgroup is not None:
+        inside = cgroup.rstrip("/")
+        return {
+            key
+            for key, process in table.items()
+            if ((path := process.cgroup or cgroup_path(process.cgroup_id)) == inside or path.startswith(inside + "/"))
+        }
+    if scope == "host" or firing.pid is None:
+        return set(table)
+    root = newest(options.root_pid, table) if options.root_pid is not None else target
+    return descendants(root, table) if root is not None else set()
+
+
+def _mark_span(history: History, firing: Firing, target: ProcessKey | None, offset_ns: int) -> None:
+    """Gives the failed span's id to the records of its thread, where nothing else can have run there (CONTRACT 3)."""
+    if firing.span is None or firing.interleaved or not firing.tid or not firing.start_unix_ns:
+        return
+    keys = history.processes()
+    start, end = firing.start_unix_ns - offset_ns, (firing.end_unix_ns or firing.unix_ns) - offset_ns
+    for thread in history.threads():
+        if thread.tid == firing.tid and keys[thread.process] == target:
+            history.set_span(thread, start, end)
+
+
+def make_dump(
+    captures: Sequence[Capture],
+    firings: Sequence[Firing],
+    options: DumpOptions,
+    *,
+    plan: Plan,
+    started_ns: int,
+    losses: Losses,
+) -> Dump:
+    """Makes the dump of ``firings`` (the first is the trigger, the others joined it) out of ``captures``.
+
+    ``started_ns`` (monotonic) is when recording began. Both sequences are in the order of their time and not empty.
+    """
+    firing, offset = firings[0], captures[-1].unix_offset_ns
+    history = History(
+        [*(capture.batch for capture in captures), *(capture.entries for capture in captures)],
+        [capture.pages for capture in captures],
+    )
+    table = _table(history, captures)
+    target = _target(firing, table)
+    scope = _in_scope(firing, options, target, table)
+    keys = history.processes()
+    end_ns = captures[-1].taken_ns
+    start_ns = 0 if options.before_s is None else firing.unix_ns - offset - int(options.before_s * 1e9)
+    in_scope = [key in scope for key in keys]
+    selected, dropped = history.select(in_scope, start_ns, _FOREVER_NS, options.max_records)
+    _mark_span(history, firing, target, offset)
+
+    trace_id = firing.span.trace_id if firing.span else secrets.token_bytes(16)
+    flags = firing.span.flags if firing.span else 1
+    span = SpanContext(trace_id, secrets.token_bytes(8), flags)
+    contexts = dict.fromkeys(item.span for item in firings if item.span is not None)
+    edges = ring_edges(captures, started_ns)
+    header = Header(
+        dump_id=secrets.token_hex(16),
+        trigger=firing.kind,
+        reason=firing.reason,
+        scope="cgroup" if firing.cgroup else "host" if firing.pid is None else options.scope,
+        fired_unix_ns=firing.unix_ns,
+        made_unix_ns=time.time_ns(),
+        window_start_unix_ns=max(start_ns, started_ns) + offset,
+        window_end_unix_ns=end_ns + offset,
+        complete_since_unix_ns=max((edge.since_ns for edge in edges.values()), default=started_ns) + offset,
+        records=selected,
+        lost=losses.lost,
+        dropped=dropped,
+        overwritten=losses.overwritten,
+        scope_overwritten=sum(row.missing for row in history.threads() if in_scope[row.process]),
+        truncated=sum(1 for ring in captures[-1].batch.rings if ring.truncated),
+        malformed=history.malformed + sum(ring.malformed for item in captures for ring in item.batch.rings),
+        suppressed=losses.suppressed,
+        snapshot_ns=sum(capture.snapshot_ns for capture in captures),
+        redactions=0,
+        span=span,
+        parent=firing.span,
+        links=list(contexts),
+    )
+    # The trigger's service name is the target's; other processes have their own.
+    resources = [process_resource(table[key], firing.service_name if key == target else None) for key in keys]
+    about = _about(firing, target, table)
+    encoding = Encoding(
+        unix_offset_ns=offset,
+        observed_unix_ns=end_ns + offset,
+        scope=SCOPE.SerializeToString(),
+        trace_id=trace_id,
+        trace_flags=flags,
+        dump_span_id=span.span_id,
+        span_id=firing.span.span_id if firing.span else span.span_id,
+        dump_id=header.dump_id,
+    )
+    chunks = [
+        Chunk("logs", header_request(header, about), 1),
+        Chunk("traces", span_request(header, about), 1),
+        *(
+            Chunk("logs", body, records)
+            for body, records in history.encode(
+                plan.pointer, [resource.SerializeToString() for resource in resources], encoding
+            )
+        ),
+    ]
+    return Dump(header, Payload(tuple(chunks), header.dump_id), history.exit_statuses())
+
+
+def _about(firing: Firing, target: ProcessKey | None, table: Mapping[ProcessKey, Process]) -> Resource:
+    """The resource of the header and the dump span: the target process, as far as anything is known of it."""
+    if target is not None:
+        return process_resource(table[target], firing.service_name)
+    if firing.pid is not None:
+        return process_resource(Process(pid=firing.pid), firing.service_name)
+    resource = process_resource(Process(pid=0), firing.service_name or "host")
+    kept = [item for item in resource.attributes if item.key in ("service.name", "host.name")]
+    return Resource(attributes=kept)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The header record and the span of a dump. Source: CONTRACT section 3; logs.proto and trace.proto of OTLP 1.x."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
+
+from otel_perfbuf.triggers.firing import SpanContext
+
+from .processes import attribute
+
+__all__ = ["SCOPE", "Header", "header_request", "span_request"]
+
+SCOPE = InstrumentationScope(name="otel_perfbuf", version="0.1.0")
+
+_SEVERITY_INFO = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a dump says about itself; times in unix ns, counts in records (CONTRACT section 3)."""
+
+    dump_id: str
+    trigger: str
+    reason: str
+    scope: str
+    fired_unix_ns: int
+    made_unix_ns: int
+    window_start_unix_ns: int
+    window_end_unix_ns: int
+    complete_since_unix_ns: int
+    records: int
+    lost: int
+    dropped: int
+    overwritten: int
+    scope_overwritten: int
+    truncated: int
+    malformed: int
+    suppressed: int
+    snapshot_ns: int
+    redactions: int
+    span: SpanContext
+    parent: SpanContext | None
+    links: Sequence[SpanContext]
+
+    def attributes(self) -> list[KeyValue]:
+        """The attributes of the header record and of the dump span."""
+        return [
+            attribute("perfbuf.dump.id", self.dump_id),
+            attribute("perfbuf.trigger", self.trigger),
+            attribute("perfbuf.reason", self.reason),
+            attribute("perfbuf.scope", self.scope),
+            attribute("perfbuf.window_start_unix_nano", self.window_start_unix_ns),
+            attribute("perfbuf.window_end_unix_nano", self.window_end_unix_ns),
+            attribute("perfbuf.complete_since_unix_nano", self.complete_since_unix_ns),
+            attribute("perfbuf.records", self.records),
+            attribute("perfbuf.lost", self.lost),
+            attribute("perfbuf.dropped", self.dropped),
+            attribute("perfbuf.overwritten", self.overwritten),
+            attribute("perfbuf.scope_overwritten", self.scope_overwritten),
+            attribute("perfbuf.truncated", self.truncated),
+            attribute("perfbuf.malformed", self.malformed),
+            attribute("perfbuf.suppressed", self.suppressed),
+            attribute("perfbuf.snapshot_ns", self.snapshot_ns),
+            attribute("perfbuf.redactions", self.redactions),
+        ]
+
+
+def header_request(header: Header, resource: Resource) -> bytes:
+    """One request with the header record alone."""
+    record = LogRecord(
+        time_unix_nano=header.fired_unix_ns,
+        observed_time_unix_nano=header.made_unix_ns,
+        severity_number=_SEVERITY_INFO,
+        severity_text="INFO",
+        event_name="perfbuf.dump",
+        body=AnyValue(string_value=f"{header.trigger}: {header.reason}"),
+        attributes=[*header.attributes(), attribute("perfbuf.correlation", "dump")],
+        trace_id=header.span.trace_id,
+        span_id=header.span.span_id,
+        flags=header.span.flags,
+    )
+    logs = ResourceLogs(resource=resource, scope_logs=[ScopeLogs(scope=SCOPE, log_records=[record])])
+    return ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString()
+
+
+def span_request(header: Header, resource: Resource) -> bytes:
+    """One request with the dump span: a child of the triggering span, or a new root."""
+    span = Span(
+        trace_id=header.span.trace_id,
+        span_id=header.span.span_id,
+        parent_span_id=header.parent.span_id if header.parent else b"",
+        flags=header.span.flags,
+        name="perfbuf.dump",
+        kind=Span.SpanKind.SPAN_KIND_INTERNAL,
+        start_time_unix_nano=min(header.fired_unix_ns, header.made_unix_ns),
+        end_time_unix_nano=header.made_unix_ns,
+        attributes=header.attributes(),
+        links=[Span.Link(trace_id=link.trace_id, span_id=link.span_id, flags=link.flags) for link in header.links],
+        status=Status(code=Status.StatusCode.STATUS_CODE_OK),
+    )
+    spans = ResourceSpans(resource=resource, scope_spans=[ScopeSpans(scope=SCOPE, spans=[span])])
+    return ExportTraceServiceRequest(resource_spans=[spans]).SerializeToString()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A forward ring, drained live: records become OTLP chunks as they come. Source: DESIGN sections 1 and 2.
+
+What it is not: no dump, so no trace, no correlation, no header. What the ring lost is sent as `perfbuf.lost`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from otel_perfbuf._core._core import ffi, lib
+from otel_perfbuf.bpf.syscalls import ProcessEntry
+from otel_perfbuf.errors import PerfbufError, ReaderClosed
+from otel_perfbuf.exporters.payload import Chunk, Payload
+from otel_perfbuf.records.plan import Plan
+from otel_perfbuf.rings import Batch, PerfReader
+
+from .clock import unix_offset_ns
+from .header import SCOPE
+from .history import Encoding, History, ProcessKey
+from .inflight import EntryFrames
+from .processes import Process, process_resource, table_process
+
+__all__ = ["ForwardProgram", "LiveStream"]
+
+_log = logging.getLogger(__name__)
+
+_POLL_S = 1.0
+_FOREVER = (1 << 63) - 1
+
+
+class ForwardProgram(Protocol):
+    """A BPF program whose samples have the form of bpf/records.h."""
+
+    @property
+    def events_map(self) -> Any: ...
+
+    def attach(self) -> None: ...
+
+    def processes(self) -> Mapping[ProcessKey, ProcessEntry]: ...
+
+    def close(self) -> None: ...
+
+
+def _lost_sample(count: int, now_ns: int) -> bytes:
+    """A sample of our own making that says how many records the ring had no room for."""
+    record = ffi.new("struct pb_lost *")
+    record.record.bytes, record.record.kind = ffi.sizeof("struct pb_lost"), lib.PB_RECORD_LOST
+    record.record.time_ns, record.count, record.reason = now_ns, count, lib.PB_LOST_NO_SPACE
+    sample = ffi.new("struct pb_sample *")
+    sample.version, sample.kind, sample.sent_ns = lib.PB_VERSION, lib.PB_SAMPLE_SINGLE, now_ns
+    sample.bytes = ffi.sizeof("struct pb_sample") + ffi.sizeof("struct pb_lost")
+    return bytes(ffi.buffer(sample)) + bytes(ffi.buffer(record))
+
+
+class LiveStream:
+    """Drains one forward ring set in a thread of its own and hands payloads to ``emit``.
+
+    Owns the program and the reader. ``watermark_bytes`` None is a quarter of a ring (FACTS 23: a wake-up costs more
+    than a record); what lies below it is read once a second.
+    """
+
+    def __init__(
+        self,
+        program: ForwardProgram,
+        plan: Plan,
+        emit: Callable[[Payload], object],
+        *,
+        per_cpu_bytes: int,
+        watermark_bytes: int | None = None,
+    ) -> None:
+        self._program = program
+        self._plan = plan
+        self._emit = emit
+        self._known: dict[ProcessKey, Process] = {}
+        self._stopping = threading.Event()
+        self._records = self._lost = 0
+        try:
+            self._reader = PerfReader(
+                program.events_map,
+                per_cpu_bytes=per_cpu_bytes,
+                watermark_bytes=watermark_bytes or per_cpu_bytes // 4,
+            )
+        except BaseException:
+            program.close()
+            raise
+        self._thread = threading.Thread(target=self._run, name="perfbuf-live", daemon=True)
+
+    def start(self) -> None:
+        """Attaches the program and begins to drain."""
+        self._program.attach()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Detaches, sends what the rings still hold, closes them; twice is fine."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._reader.flush()
+            self._thread.join()
+        try:
+            self._take(self._reader.read(timeout=0))
+        except (PerfbufError, OSError) as error:
+            _log.error("draining the live stream at its end: %s", error)
+        self._reader.close()
+        self._program.close()
+
+    def status(self) -> dict[str, Any]:
+        """Counts for `otel-perfbuf status`."""
+        return {
+            "mode": "forward",
+            "ring_bytes": self._reader.per_cpu_bytes * len(self._reader.cpus),
+            "records": self._records,
+            "lost": self._lost,
+        }
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                # A poll once a second besides the watermark: what lies below it is read by the flush.
+                self._take(self._reader.read(timeout=_POLL_S))
+            except ReaderClosed:
+                return
+            except Exception as error:
+                _log.exception("the live stream could not send a batch: %s", error)
+
+    def _take(self, batch: Batch) -> None:
+        if not batch.frame_count:
+            return
+        now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        lost = int(batch.lost)
+        self._lost += lost
+        inputs: list[Batch | EntryFrames] = [batch]
+        if lost:
+            inputs.append(EntryFrames([_lost_sample(lost, now_ns)]))
+        history = History(inputs, [])
+        keys = history.processes()
+        history.select([True] * len(keys), 0, _FOREVER, _FOREVER)
+        self._learn(keys)
+        resources = [process_resource(self._known.get(key, Process(*key))).SerializeToString() for key in keys]
+        offset = unix_offset_ns()
+        encoding = Encoding(offset, now_ns + offset, SCOPE.SerializeToString())
+        chunks = tuple(
+            Chunk("logs", body, records) for body, records in history.encode(self._plan.pointer, resources, encoding)
+        )
+        if chunks:
+            self._records += sum(chunk.records for chunk in chunks)
+            self._emit(Payload(chunks))
+
+    def _learn(self, keys: list[ProcessKey]) -> None:
+        """Reads the kernel's process table when a batch is about a process that is not known yet."""
+        if all(key in self._known for key in keys):
+            return
+        self._known = {key: table_process(key, entry) for key, entry in self._program.processes().items()}

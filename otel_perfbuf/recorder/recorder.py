@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From firings to dumps: which are joined, when the snapshot is taken, who gets the result.
+
+What it is not: it knows no sockets and no wires; conditions are triggers', sending is exporters'. Source: DESIGN
+section 6, CONTRACT section 3 (joining).
+
+One thread makes all dumps: a firing that cannot join one in the making takes its snapshot at once and waits
+``after_s`` (or until `settle`) for others to join; then, if it waited, a second snapshot is joined to the first.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from otel_perfbuf.errors import PerfbufError
+from otel_perfbuf.triggers.firing import Firing
+
+from .capture import Capture
+from .dump import Dump, DumpOptions, Losses, make_dump
+from .source import HistorySource
+
+__all__ = ["FlightRecorder", "Gate"]
+
+_log = logging.getLogger(__name__)
+
+
+class Gate(Protocol):
+    """Hold-off and budget: whether a firing may make a dump of its own; called under the recorder's lock."""
+
+    def admit(self, firing: Firing) -> bool: ...
+
+    def take_suppressed(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Making:
+    """A dump in the making; ``captures`` is empty until its thread has taken the first snapshot."""
+
+    firings: list[Firing]
+    deadline_s: float
+    captures: list[Capture] = field(default_factory=list)
+    done: Future[Dump] = field(default_factory=Future)
+
+
+class FlightRecorder:
+    """Makes the dumps of one history.
+
+    ``emit`` gets every dump, in the recorder's own thread. ``gate`` None admits every firing. Owns neither the source
+    nor what ``emit`` sends to.
+    """
+
+    def __init__(
+        self,
+        source: HistorySource,
+        options: DumpOptions,
+        emit: Callable[[Dump], object],
+        *,
+        after_s: float = 0.0,
+        gate: Gate | None = None,
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._emit = emit
+        self._after_s = after_s
+        self._gate = gate
+        self._condition = threading.Condition()
+        self._making: list[_Making] = []
+        self._settled = self._stopping = False
+        self._dumps = {"made": 0, "failed": 0}
+        self._thread = threading.Thread(target=self._run, name="perfbuf-recorder", daemon=True)
+
+    def start(self) -> None:
+        """Begins to take firings."""
+        self._thread.start()
+
+    def fire(self, firing: Firing) -> Future[Dump] | None:
+        """Takes a firing from any thread and returns at once: the dump it will be part of, or None (suppressed)."""
+        with self._condition:
+            if self._stopping:
+                return None
+            for making in self._making:
+                if self._joins(firing, making):
+                    making.firings.append(firing)
+                    return making.done
+            if self._gate is not None and not self._gate.admit(firing):
+                return None
+            making = _Making([firing], time.monotonic() + self._after_s)
+            self._making.append(making)
+            self._condition.notify_all()
+            return making.done
+
+    def _joins(self, firing: Firing, making: _Making) -> bool:
+        """Same trace, or, where one of both has no trace, same process (in ``record``: anything of CMD)."""
+        first = making.firings[0]
+        if firing.kind == "manual" or first.kind == "manual":
+            return False
+        if firing.span is not None and first.span is not None:
+            return firing.span.trace_id == first.span.trace_id
+        if firing.pid is None:
+            return False
+        return firing.pid == first.pid or self._options.root_pid is not None
+
+    def settle(self) -> None:
+        """Nothing more is to be waited for: dumps in the making are finished now, later ones do not wait."""
+        with self._condition:
+            self._settled = True
+            self._condition.notify_all()
+
+    def stop(self, timeout_s: float = 5.0) -> bool:
+        """Finishes what is in the making and takes no more; False when that was not done within ``timeout_s``."""
+        with self._condition:
+            self._settled = self._stopping = True
+            self._condition.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def status(self) -> dict[str, Any]:
+        """Counts for `otel-perfbuf status`."""
+        with self._condition:
+            return {"dumps": dict(self._dumps), "in_the_making": len(self._making)}
+
+    def _run(self) -> None:
+        while (making := self._next()) is not None:
+            try:
+                if not making.captures:
+                    making.captures.append(self._source.capture())
+                    continue
+                self._finish(making)
+            except Exception as error:  # noqa: BLE001  the recorder outlives any one dump
+                with self._condition:
+                    self._dumps["failed"] += 1
+                    if making in self._making:
+                        self._making.remove(making)
+                making.done.set_exception(error)
+                level = logging.ERROR if isinstance(error, PerfbufError | OSError) else logging.CRITICAL
+                _log.log(level, "making the dump of %s: %s", making.firings[0].kind, error, exc_info=level > 40)
+
+    def _next(self) -> _Making | None:
+        """The next dump that needs a snapshot or is due; None at the end."""
+        with self._condition:
+            while True:
+                for making in self._making:
+                    if not making.captures:
+                        return making
+                now = time.monotonic()
+                for making in self._making:
+                    if self._settled or making.deadline_s <= now:
+                        return making
+                if self._stopping:
+                    return None
+                wait = min((making.deadline_s for making in self._making), default=now + 3600) - now
+                self._condition.wait(wait)
+
+    def _finish(self, making: _Making) -> None:
+        if self._after_s > 0:
+            making.captures.append(self._source.capture())
+        with self._condition:
+            # From here on nothing joins it: what fires now fired after the snapshot.
+            self._making.remove(making)
+            suppressed = self._gate.take_suppressed() if self._gate is not None else 0
+        firings = sorted(making.firings, key=lambda firing: firing.span is None)
+        lost, overwritten = self._source.losses(making.captures)
+        dump = make_dump(
+            making.captures,
+            firings,
+            self._options,
+            plan=self._source.plan,
+            started_ns=self._source.started_ns,
+            losses=Losses(lost, overwritten, suppressed),
+        )
+        with self._condition:
+            self._dumps["made"] += 1
+        self._emit(dump)
+        making.done.set_result(dump)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes are in a dump's scope. What it is not: it reads nothing from the kernel. Source: CONTRACT section 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .history import ProcessKey
+from .processes import Process
+
+__all__ = ["descendants", "newest"]
+
+
+def newest(pid: int, processes: Iterable[ProcessKey]) -> ProcessKey | None:
+    """The youngest process that had ``pid`` (pids are reused), or None."""
+    return max((key for key in processes if key[0] == pid), key=lambda key: key[1], default=None)
+
+
+def descendants(root: ProcessKey, processes: Mapping[ProcessKey, Process]) -> set[ProcessKey]:
+    """``root`` and every process below it.
+
+    A child belongs to the youngest process of its parent's pid that was there before the child: so a reused pid brings
+    no strangers in. A process whose parent ended is a child of the pid that it was forked from, which the table keeps.
+    """
+    by_pid: dict[int, list[ProcessKey]] = {}
+    for key in processes:
+        by_pid.setdefault(key[0], []).append(key)
+    children: dict[ProcessKey, list[ProcessKey]] = {}
+    for key, process in processes.items():
+        older = [parent for parent in by_pid.get(process.parent_pid, ()) if parent[1] <= key[1] and parent != key]
+        if older:
+            children.setdefault(max(older, key=lambda parent: parent[1]), []).append(key)
+    found, waiting = {root}, [root]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found

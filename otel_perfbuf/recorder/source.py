@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history that a dump is made of: the syscall program with its rings, and one capture of both.
+
+What it is not: it knows no triggers, no spans, no exporters. Order and its reason: DESIGN section 4 (first the thread
+pages, then the rings: in this order there is no gap between them).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from otel_perfbuf.bpf.syscalls import SyscallProgram
+from otel_perfbuf.errors import ConfigError
+from otel_perfbuf.records import build_plan, syscall_rules
+from otel_perfbuf.records.plan import Plan
+from otel_perfbuf.rings import PerfReader
+
+from .capture import Capture
+from .clock import unix_offset_ns
+from .edges import ring_edges
+from .inflight import blocked_before, read_entries
+from .processes import table_process
+
+__all__ = ["HistorySource", "SourceOptions"]
+
+_LARGEST_SAMPLE_BYTES = 8192  # PB_SAMPLE_MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """A perf_buffer receiver's options, as the recorder needs them; sizes in bytes."""
+
+    per_cpu_bytes: int = 4 << 20
+    max_total_bytes: int = 512 << 20
+    whole_host: bool = True
+    pids: Sequence[int] = ()
+    comms: Sequence[str] = ()
+    cgroups: Sequence[str] = ()
+    exclude_comms: Sequence[str] = ()
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    string_bytes: int = 128
+    path_bytes: int = 512
+    buffers: str = "none"
+    alert_all: bool = False
+
+
+@dataclass(slots=True)
+class _Account:
+    """What the last dump has already reported."""
+
+    overwritten: dict[int, int] = field(default_factory=dict)
+    lost: int = 0
+
+
+class HistorySource:
+    """The flight recorder on this host: loads, attaches, and takes captures.
+
+    Owns the program and its rings; ``close`` detaches everything (twice is fine).
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.plan: Plan = build_plan(string_bytes=options.string_bytes)
+        self._rules = syscall_rules(
+            include=options.include,
+            exclude=options.exclude,
+            max_string_bytes=options.string_bytes,
+            max_path_bytes=options.path_bytes,
+            buffers=options.buffers,
+        )
+        self._account = _Account()
+        self._closed = False
+        self.program = SyscallProgram(
+            syscall_rules=self._rules,
+            filter_targets=not options.whole_host,
+            comms=options.comms,
+            cgroups=options.cgroups,
+            exclude_comms=options.exclude_comms,
+            alert_all=options.alert_all,
+        )
+        try:
+            self.reader = PerfReader(
+                self.program.history_map,
+                per_cpu_bytes=options.per_cpu_bytes,
+                overwritable=True,
+                max_sample_bytes=_LARGEST_SAMPLE_BYTES,
+            )
+            # Each ring has a copy that is as large (the snapshot's arena).
+            total = 2 * self.reader.per_cpu_bytes * len(self.reader.cpus)
+            if total > options.max_total_bytes:
+                raise ConfigError(
+                    f"opening the history's rings: {len(self.reader.cpus)} CPUs x {self.reader.per_cpu_bytes} bytes "
+                    f"and as much for the copies are {total} bytes, more than max_total_bytes "
+                    f"{options.max_total_bytes}; make per_cpu_bytes smaller or max_total_bytes larger"
+                )
+            self.alerts = PerfReader(self.program.alerts_map, per_cpu_bytes=64 << 10, wakeup_events=1)
+        except BaseException:
+            self.close()
+            raise
+        self.started_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+    def attach(self) -> None:
+        """Begins to record; targets given as pids are followed with their descendants."""
+        self.program.attach()
+        self.started_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        for pid in self.options.pids:
+            self.program.follow(pid)
+
+    def capture(self) -> Capture:
+        """Takes a snapshot now; recording goes on meanwhile."""
+        begin = time.perf_counter_ns()
+        pages = self.program.read_pages()
+        batch = self.reader.snapshot(since="all")
+        snapshot_ns = time.perf_counter_ns() - begin
+        taken_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        pages += blocked_before(pages)
+        entries = read_entries(pages, self._rules, self.program.read_pages)
+        processes = {key: table_process(key, entry) for key, entry in self.program.processes().items()}
+        stats = self.program.stats()
+        return Capture(pages, batch, entries, processes, stats, unix_offset_ns(), taken_ns, snapshot_ns)
+
+    def losses(self, captures: Sequence[Capture]) -> tuple[int, int]:
+        """(lost, overwritten) records of the whole host since this was last called; ``captures`` oldest first."""
+        overwritten = 0
+        for cpu, edge in ring_edges(captures, self.started_ns).items():
+            reported = self._account.overwritten.get(cpu, 0)
+            overwritten += max(edge.overwritten - reported, 0)
+            self._account.overwritten[cpu] = max(edge.overwritten, reported)
+        total = captures[-1].stats.lost
+        lost, self._account.lost = max(total - self._account.lost, 0), total
+        return lost, overwritten
+
+    def close(self) -> None:
+        """Detaches the program, unmaps the rings."""
+        if self._closed:
+            return
+        self._closed = True
+        for name in ("reader", "alerts", "program"):
+            part = getattr(self, name, None)
+            if part is not None:
+                part.close()
+
+    def __enter__(self) -> Self:
+        """The source itself, closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

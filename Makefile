@@ -28,7 +28,7 @@ build: $(STAMP)/parts
 demo: build
 	@scripts/demo.sh
 
-test: build $(STAMP)/dev $(STAMP)/system-test
+test: build $(STAMP)/dev $(STAMP)/system-test $(STAMP)/collector
 	@scripts/test.sh
 
 lint: build $(STAMP)/dev $(STAMP)/system-test
@@ -62,6 +62,10 @@ $(STAMP)/venv: pyproject.toml scripts/venv.sh | $(STAMP)/system-build
 
 $(STAMP)/dev: $(STAMP)/venv
 	@scripts/step.sh dev 'Adding the test and lint tools to .venv' scripts/venv.sh dev
+	@touch $@
+
+$(STAMP)/collector: $(wildcard tests/e2e/collector/*) $(STAMP)/dev
+	@scripts/step.sh collector 'Building a real OpenTelemetry Collector' $(BIN)/python tests/e2e/collector.py
 	@touch $@
 
 $(STAMP)/parts: $(C_PARTS) $(STAMP)/venv

@@ -232,7 +232,12 @@ struct pb_stats {
 };
 
 /* rodata `syscalls[PB_SYSCALLS]`, made by otel_perfbuf.records from the syscall tables */
-enum pb_capture_when { PB_AT_EXIT = 0, PB_AT_ENTER = 1, PB_AT_BOTH = 2 };
+enum pb_capture_when {
+	PB_AT_EXIT = 0,
+	PB_AT_ENTER = 1,
+	PB_AT_BOTH = 2,
+	PB_AT_SUCCESS = 3,		/* at exit, when the result is not negative: an output; counts in exit_rules */
+};
 
 enum pb_capture_length {		/* how many bytes a BUFFER or SOCKADDR has */
 	PB_LENGTH_FIXED = 0,		/* .length itself */

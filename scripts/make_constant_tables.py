@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from probe_tables import COMPOSITES, EXTRA, PROBES, Probe
+from probe_tables import COMPOSITES, EXTRA, PROBES, STATIC, Probe
 
 WORD = (1 << 64) - 1
 SPLIT = re.compile(r'"(?:[^"\\]|\\.)*"(?:\.\.\.)?|[(\[{]|[)\]}]|,|[^"(\[{)\]},]+')
@@ -79,6 +79,7 @@ def printed(probe: Probe, numbers: dict[str, int]) -> list[str]:
 def rows_of(probe: Probe, texts: list[str]) -> tuple[list[tuple[int, str]], str]:
     """The table's rows in strace's order, and its text for unknown values."""
     names = {name: value for value, name in probe.known}
+    always = sum(names.values())
     unknown = "-"
     order: list[str] = []
     zero = ""
@@ -102,7 +103,7 @@ def rows_of(probe: Probe, texts: list[str]) -> tuple[list[tuple[int, str]], str]
             if value.bit_count() > 4 and value & ~probe.mask and probe.kind == "flags_value":
                 order = [part for part in rest if part not in names or names[part] & ~probe.mask]
             elif len(rest) == 1:
-                names.setdefault(rest[0], value)
+                names.setdefault(rest[0], value & ~always)
     if probe.kind == "enum":
         rows = sorted((value & (0xFFFFFFFF if value < 0 else WORD), name) for name, value in names.items())
         return rows, unknown
@@ -132,6 +133,10 @@ def main() -> int:
         rows, unknown = rows_of(probe, printed(probe, numbers))
         print(f"@{probe.table}\t{probe.kind}\t{probe.mask:#x}\t{unknown}")
         for value, name in rows + EXTRA.get(probe.table, []):
+            print(f"{value:#x}\t{name}")
+    for table, (kind, static) in STATIC.items():
+        print(f"@{table}\t{kind}\t0x0\t-")
+        for value, name in static:
             print(f"{value:#x}\t{name}")
     return 0
 

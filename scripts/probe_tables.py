@@ -64,6 +64,11 @@ EXTRA: dict[str, list[tuple[int, str]]] = {
     "statx_mask": [(0x7FF, "STATX_BASIC_STATS")],
 }
 
+# Tables that no probe gives.
+STATIC: dict[str, tuple[str, list[tuple[int, str]]]] = {
+    "futex_bitset": ("enum", [(0xFFFFFFFF, "FUTEX_BITSET_MATCH_ANY")]),
+}
+
 VALUE_AND_BITS = (*upto(0, 16), *BITS[5:])
 
 PROBES = [
@@ -128,7 +133,7 @@ PROBES = [
     flags("fspick_flags", "fspick", 2),
     enum("fsconfig_cmd", "fsconfig", 1, upto(0, 12)),
     enum("whence", "lseek", 2, upto(0, 8)),
-    enum("prctl_option", "prctl", 0, (*upto(0, 8), *upto(9, 80), 0x59616D61), ()),
+    enum("prctl_option", "prctl", 0, (*upto(0, 80), 0x59616D61), ()),
     enum("futex_op", "futex", 1, tuple(x | f for f in (0, 128, 256, 384) for x in range(16)), (0,)),
     enum("epoll_ctl_op", "epoll_ctl", 1, upto(0, 8)),
     flags("eventfd_flags", "eventfd2", 1, (0,)),

@@ -10,7 +10,7 @@ case $1 in
 	# libbpf-dev brings libelf and zlib; its headers and clang's BPF target need libc6-dev's asm/types.h.
 	build) packages="ca-certificates clang gcc libbpf-dev libc6-dev make python3 python3-dev python3-venv" ;;
 	# strace is the oracle; the others are the ordinary programs that are recorded beside it, and the linters.
-	test) packages="clang-format curl git perl procps shellcheck sqlite3 strace tar util-linux" ;;
+	test) packages="curl git perl procps shellcheck sqlite3 strace tar util-linux" ;;
 	*) echo "usage: system-packages.sh build|test" >&2; exit 2 ;;
 esac
 

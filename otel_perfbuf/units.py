@@ -118,6 +118,11 @@ def _size_field(value: object) -> int:
         raise PydanticCustomError("size", "{sentence}", {"sentence": str(fault)}) from None
 
 
+def _shown_size(size_bytes: int) -> int | str:
+    text = format_size(size_bytes)
+    return size_bytes if text.isdigit() else text
+
+
 Duration = Annotated[
     float,
     BeforeValidator(_duration_field),
@@ -129,7 +134,7 @@ Duration = Annotated[
 Size = Annotated[
     int,
     BeforeValidator(_size_field),
-    PlainSerializer(format_size, return_type=str, when_used="json"),
+    PlainSerializer(_shown_size, return_type=int | str, when_used="json"),
     WithJsonSchema({"type": ["string", "integer"], "examples": ["64KiB", "4MiB", 65536]}),
 ]
 """A pydantic field in bytes; ``model_dump(mode="json")`` writes it as people do. Defaults are plain ints."""

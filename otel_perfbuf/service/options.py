@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of receivers, connectors and extensions, with their defaults; exporters have their own beside them.
+
+What it is not: it opens nothing. Source: CONTRACT section 2, key for key. ``unavailable`` of a model names what this
+version accepts as configuration and cannot do yet; `validate` says so rather than let it be ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from otel_perfbuf.exporters.options import StrictModel, TlsOptions
+from otel_perfbuf.triggers.bound import RUN_DIRECTORY
+from otel_perfbuf.triggers.manners import BudgetOptions
+from otel_perfbuf.triggers.process_exit import ProcessExitOptions
+from otel_perfbuf.triggers.socket import SocketOptions
+from otel_perfbuf.units import Duration, Size
+
+__all__ = [
+    "ControlOptions",
+    "FileStorageOptions",
+    "FlightRecorderOptions",
+    "FluentForwardOptions",
+    "HealthCheckOptions",
+    "OtlpReceiverOptions",
+    "PerfBufferOptions",
+    "TelemetryOptions",
+    "TriggersOptions",
+    "Unavailable",
+]
+
+Unavailable = list[tuple[str, str]]
+"""Key path within the component, and the sentence."""
+
+_NOT_YET = "this is not available yet"
+
+
+def _percent(value: object) -> float:
+    found = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]+)?)%", value) if isinstance(value, str) else None
+    if found is None or not 0 < float(found[1]) <= 100:
+        raise PydanticCustomError("percent", "write a part of the ring between 0% and 100%, for example 25%")
+    return float(found[1]) / 100
+
+
+def _endpoint(value: object) -> str:
+    text = str(value)
+    host, _, port = text.rpartition(":")
+    if text.startswith("unix://") and len(text) > len("unix://"):
+        return text
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise PydanticCustomError("endpoint", "write HOST:PORT, for example 127.0.0.1:13133")
+    return text
+
+
+Percent = Annotated[
+    float,
+    BeforeValidator(_percent),
+    PlainSerializer(lambda part: f"{part * 100:g}%", return_type=str, when_used="json"),
+]
+Endpoint = Annotated[str, BeforeValidator(_endpoint)]
+Pid = Annotated[int, Field(ge=1, le=1 << 22)]
+Comm = Annotated[str, Field(min_length=1, max_length=15)]  # TASK_COMM_LEN less its NUL
+
+
+class TargetsOptions(StrictModel):
+    """Whom to record; all empty means the whole host."""
+
+    pids: tuple[Pid, ...] = ()
+    comms: tuple[Comm, ...] = ()
+    cgroups: tuple[str, ...] = ()
+
+
+class ExcludeOptions(StrictModel):
+    """Whom not to record, besides the agent itself."""
+
+    comms: tuple[Comm, ...] = ()
+
+
+class SyscallsOptions(StrictModel):
+    """Names and strace's classes (%file, %network, ...)."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+class StringsOptions(StrictModel):
+    """How much of a string or buffer, and of a path, is captured."""
+
+    max_bytes: Size = Field(default=128, ge=0, le=4096)
+    max_path_bytes: Size = Field(default=512, ge=1, le=4096)
+
+
+class RedactOptions(StrictModel):
+    """A pattern (Python's re) and what stands in its place."""
+
+    pattern: str
+    replace: str = "[REDACTED]"
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except re.error as fault:
+            raise PydanticCustomError("pattern", "{why}", {"why": f"it is no pattern: {fault}"}) from None
+        return pattern
+
+
+class PerfBufferOptions(StrictModel):
+    """One ring set of a BPF program. ``watermark`` is for forward mode."""
+
+    program: str | None = "syscalls"
+    map: str | None = None
+    event_name: str | None = None
+    mode: str = Field(default="overwritable", pattern=r"^[a-z][a-z0-9_]*$")
+    watermark: Percent = 0.25
+    per_cpu_bytes: Size = Field(default=4 << 20, ge=4096, le=1 << 30)
+    ring: Literal["per_cpu", "shared", "auto"] = "auto"
+    max_total_bytes: Size = Field(default=512 << 20, ge=4096)
+    snapshot: Literal["copy", "swap"] = "copy"
+    targets: TargetsOptions = TargetsOptions()
+    exclude: ExcludeOptions = ExcludeOptions()
+    syscalls: SyscallsOptions = SyscallsOptions()
+    strings: StringsOptions = StringsOptions()
+    fd_names: bool = True
+    buffers: Literal["none", "sizes", "content"] = "none"
+    redact: tuple[RedactOptions, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _map_alone(cls, given: Any) -> Any:
+        if isinstance(given, dict) and str(given.get("map") or "").startswith("/") and "program" not in given:
+            return {**given, "program": None}
+        return given
+
+    @property
+    def whole_host(self) -> bool:
+        """No target is named."""
+        return not (self.targets.pids or self.targets.comms or self.targets.cgroups)
+
+    def unavailable(self) -> Unavailable:
+        """What this version cannot do."""
+        found: Unavailable = []
+        if self.mode not in ("forward", "overwritable"):
+            found.append(("mode", f"there is no reader {self.mode}; write forward or overwritable"))
+        if self.program not in ("syscalls", "process"):
+            found.append(("program", "only the built-in programs syscalls and process are available yet"))
+        elif self.mode == "overwritable" and self.program != "syscalls":
+            found.append(("mode", f"program {self.program} is recorded in mode forward only"))
+        elif self.mode == "forward" and self.program != "process":
+            found.append(("mode", f"program {self.program} is recorded in mode overwritable only, so far"))
+        given = self.model_fields_set
+        if self.map is not None and self.program is not None:
+            found.append(("map", f"{_NOT_YET} for built-in programs, which have maps of their own"))
+        found += [(key, _NOT_YET) for key in ("event_name", "redact") if key in given and getattr(self, key)]
+        if self.ring == "shared":
+            found.append(("ring", "shared rings are not available yet; write per_cpu or auto"))
+        if self.snapshot == "swap":
+            found.append(("snapshot", f"{_NOT_YET}; write copy"))
+        return found
+
+
+class GrpcReceiverOptions(StrictModel):
+    """`protocols: {grpc: ...}`."""
+
+    endpoint: Endpoint = "127.0.0.1:4327"
+    tls: TlsOptions | None = None
+
+
+class HttpReceiverOptions(StrictModel):
+    """`protocols: {http: ...}`."""
+
+    endpoint: Endpoint = "127.0.0.1:4328"
+    tls: TlsOptions | None = None
+
+
+class ProtocolsOptions(StrictModel):
+    """Which of both are served."""
+
+    grpc: GrpcReceiverOptions | None = None
+    http: HttpReceiverOptions | None = None
+
+
+class OtlpReceiverOptions(StrictModel):
+    """OTLP in, as a source of triggers."""
+
+    protocols: ProtocolsOptions = ProtocolsOptions(grpc=GrpcReceiverOptions(), http=HttpReceiverOptions())
+
+    def unavailable(self) -> Unavailable:
+        """All of it."""
+        return [("", "OTLP in is not available yet; applications can trigger through the socket trigger")]
+
+
+class FluentForwardOptions(StrictModel):
+    """Fluent in, as a source of triggers."""
+
+    endpoint: Endpoint = "127.0.0.1:24225"
+
+    def unavailable(self) -> Unavailable:
+        """All of it."""
+        return [("", "Fluent in is not available yet")]
+
+
+class EmptyOptions(StrictModel):
+    """A trigger without options."""
+
+
+class LogSeverityOptions(StrictModel):
+    """Logs at least this severe."""
+
+    at_least: Literal["WARN", "ERROR", "FATAL"] = "ERROR"
+
+
+class SyscallErrorOptions(StrictModel):
+    """Off unless both are given."""
+
+    syscalls: tuple[str, ...] = ()
+    errnos: tuple[str, ...] = ()
+
+
+class SpanLatencyOptions(StrictModel):
+    """Off at 0s."""
+
+    longer_than: Duration = Field(default=0.0, ge=0)
+    names: tuple[str, ...] = ()
+
+
+class SyscallLatencyOptions(StrictModel):
+    """Off at 0s."""
+
+    longer_than: Duration = Field(default=0.0, ge=0)
+    syscalls: tuple[str, ...] = ()
+
+
+class TriggersOptions(StrictModel):
+    """Left out (None) = off; an empty map takes its defaults; manual is always on."""
+
+    span_error: EmptyOptions | None = None
+    log_severity: LogSeverityOptions | None = None
+    process_exit: ProcessExitOptions | None = None
+    oom_kill: EmptyOptions | None = None
+    syscall_error: SyscallErrorOptions | None = None
+    span_latency: SpanLatencyOptions | None = None
+    syscall_latency: SyscallLatencyOptions | None = None
+    socket: SocketOptions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_maps(cls, given: Any) -> Any:
+        # `socket:` with nothing behind it is an empty map to everybody but YAML.
+        return (
+            {key: {} if value is None else value for key, value in given.items()} if isinstance(given, dict) else given
+        )
+
+
+class WindowOptions(StrictModel):
+    """Which part of the rings' history a dump has, around its firing."""
+
+    before: Duration = Field(default=10.0, ge=0)
+    after: Duration = Field(default=0.0, ge=0, le=60)
+
+
+class FlightRecorderOptions(StrictModel):
+    """The connector: triggers in, dumps out."""
+
+    history: tuple[str, ...] = Field(default=(), description="ids of overwritable perf_buffer receivers")
+    triggers: TriggersOptions = TriggersOptions()
+    scope: Literal["process", "cgroup", "host"] = "process"
+    window: WindowOptions = WindowOptions()
+    max_records: int = Field(default=100_000, ge=1, le=10_000_000)
+    hold_off: Duration = Field(default=30.0, ge=0)
+    max_dumps: BudgetOptions = BudgetOptions()
+
+    def unavailable(self) -> Unavailable:
+        """What this version cannot do."""
+        triggers = self.triggers
+        found = [
+            (f"triggers.{name}", f"{_NOT_YET}; process_exit, socket and manual are")
+            for name in ("span_error", "log_severity", "oom_kill")
+            if getattr(triggers, name) is not None
+        ]
+        error = triggers.syscall_error
+        if error is not None and error.syscalls and error.errnos:
+            found.append(("triggers.syscall_error", _NOT_YET))
+        found += [
+            (f"triggers.{name}", _NOT_YET)
+            for name in ("span_latency", "syscall_latency")
+            if (latency := getattr(triggers, name)) is not None and latency.longer_than > 0
+        ]
+        if len(self.history) > 1:
+            found.append(("history", "one receiver is available yet, not several"))
+        return found
+
+
+class ControlOptions(StrictModel):
+    """The control socket."""
+
+    path: str = f"{RUN_DIRECTORY}/control.sock"
+
+
+class HealthCheckOptions(StrictModel):
+    """GET of anything answers 200 while the agent runs."""
+
+    endpoint: Endpoint = "127.0.0.1:13133"
+
+
+class FileStorageOptions(StrictModel):
+    """The spool."""
+
+    directory: str = "/var/lib/otel-perfbuf/spool"
+    max_bytes: Size = Field(default=1 << 30, ge=1 << 20)
+
+    def unavailable(self) -> Unavailable:
+        """All of it."""
+        return [("", "the spool is not available yet; dumps are kept in memory until they are sent")]
+
+
+class MetricsOptions(StrictModel):
+    """Own metrics; `none` counts nothing at /metrics."""
+
+    level: Literal["none", "basic", "normal", "detailed"] = "normal"
+    readers: tuple[dict[str, Any], ...] = ()
+
+
+class LogsOptions(StrictModel):
+    """Own logs, on stderr."""
+
+    level: Literal["debug", "info", "warn", "error"] = "info"
+
+
+class TelemetryOptions(StrictModel):
+    """`service: {telemetry: ...}`."""
+
+    metrics: MetricsOptions = MetricsOptions()
+    logs: LogsOptions = LogsOptions()
+
+    def unavailable(self) -> Unavailable:
+        """What this version cannot do."""
+        if self.metrics.readers:
+            return [("metrics.readers", f"{_NOT_YET}; /metrics of the control extension has the metrics")]
+        return []

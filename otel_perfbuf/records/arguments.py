@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each argument is shown, and what of its memory is captured: the meaning of data/arguments.tsv.
+
+A row of that file overrides, argument by argument, what the general rules here make of the kernel's C type and
+name. So a syscall that is newer than this package still gets paths as paths and fds as fds.
+
+What it is not: it knows neither the C plan (plan.py) nor the BPF rules' layout (rules.py); both are made from this.
+Source: strace 6.1's output.
+
+    NAME     arguments                                   result
+    openat   dirfd path flags_value:open_flags open_mode fd
+    <tab>CONDITIONS <tab>arguments <tab>result           a variant of the row above
+
+    argument:  [PREFIX=]KIND[:TABLE][{WHEN[,LENGTH]}][?N&NAME]    `-`: by the rules (in a variant: as the row above)
+    WHEN:      enter, exit, both, success (at exit, only when the call succeeded: an output)
+    LENGTH:    a number, argN (the value of argument N), ptrN (the word that argument N points to), result
+    ?N&NAME:   shown only when argument N has one of the bits NAME (a name of its table, or a number)
+    CONDITION: N=VALUE[,VALUE...] or N&MASK=VALUE[,VALUE...]
+    result:    KIND[:TABLE] zero=TEXT order=2,1 noreturn exec
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from otel_perfbuf.records.constants import Table
+from otel_perfbuf.records.syscalls import Parameter, Syscall, data_lines
+
+__all__ = ["Argument", "Capture", "Condition", "Decoding", "Result", "Variant", "argument_by_rules", "load_decodings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Memory behind an argument: ``length_from`` is fixed, argument, pointer or result; ``length`` its number."""
+
+    when: str
+    length_from: str = "fixed"
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument: ``kind`` and ``table`` as in plan.h, in lower case; ``shown_if`` is (argument, bits)."""
+
+    name: str
+    kind: str
+    table: str | None = None
+    prefix: str | None = None
+    capture: Capture | None = None
+    shown_if: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a result that is no error is shown."""
+
+    kind: str = "long"
+    table: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Holds when ``args[argument] & mask == value``."""
+
+    argument: int
+    mask: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Other arguments and result while all ``conditions`` (one or two) hold."""
+
+    conditions: tuple[Condition, ...]
+    arguments: tuple[Argument, ...]
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """One syscall, complete. ``order``: argument numbers in the order shown, empty = as they come."""
+
+    syscall: Syscall
+    arguments: tuple[Argument, ...]
+    result: Result = field(default_factory=Result)
+    zero: str | None = None
+    order: tuple[int, ...] = ()
+    noreturn: bool = False
+    exec: bool = False
+    variants: tuple[Variant, ...] = ()
+
+
+# What each kind captures when its row says nothing; fixed lengths in bytes.
+_CAPTURES = {
+    "path": Capture("exit"),
+    "string": Capture("exit"),
+    "strings": Capture("enter"),
+    "environment": Capture("enter"),
+    "length_pointer": Capture("both"),
+    "word_pointer": Capture("success"),
+    "wait_status": Capture("success"),
+    "fd_pair": Capture("success", "fixed", 8),
+    "sigset": Capture("exit", "fixed", 8),
+}
+
+# The rules: (type, name) patterns and the kind, first match wins.
+_PATHS = r"(file|path|dir|old|new|dev|.*_path)name|path|.*_pathname|new_root|put_old|specialfile|special"
+_RULES: tuple[tuple[str, str, str], ...] = (
+    (r"(const )?char \*", _PATHS, "path"),
+    (r"const char \*", r"buf|u_msg_ptr", "pointer"),
+    (r"const char \*", r".*", "string"),
+    (r"const char \*const \*", r"argv", "strings"),
+    (r"const char \*const \*", r"envp", "environment"),
+    (r".*\*.*", r".*", "pointer"),
+    (r"umode_t", r".*", "mode"),
+    (r"(unsigned )?(int|long)|const int", r"dfd|olddfd|newdfd|from_dfd|to_dfd", "dirfd"),
+    (r"(unsigned )?(int|long)|const int|mqd_t", r"fd|fildes|.*fd|.*_fd|fd_.*|fdin|fdout|mqdes", "fd"),
+    (r"int", r"sig", "signal"),
+    (r"(const )?(size_t|.*u64)", r".*", "ulong"),
+    (r"loff_t|off_t", r".*", "offset"),
+    (r"unsigned long|aio_context_t", r"addr|start|.*ptr|tls|newsp|brk|arg\d?|.*flags|data|idx\d", "hex"),
+    (r"unsigned long", r".*", "ulong"),
+    (r"long", r".*", "long"),
+    (r"cap_user_\w+|const cap_user_\w+", r".*", "pointer"),
+    (r"(unsigned( int)?|(const )?(__)?u32|rwf_t|qid_t)", r".*flags?|mask", "hex"),
+    (r"unsigned( int)?|(const )?(__)?u32|rwf_t|qid_t", r".*", "unsigned"),
+    (r"int", r".*flags?", "hex"),
+)
+_COMPILED = tuple((re.compile(type_), re.compile(name), kind) for type_, name, kind in _RULES)
+
+_ARGUMENT = re.compile(
+    r"(?:(?P<prefix>\w+)=)?(?P<kind>[a-z_]+)(?::(?P<table>\w+))?(?:\{(?P<capture>[^}]*)\})?(?:\?(?P<shown>\d)&(?P<bits>[\w|]+))?"
+)
+_LENGTH = re.compile(r"(arg|ptr)(\d)|(result)|(\d+)")
+
+
+def argument_by_rules(parameter: Parameter) -> Argument:
+    """What the rules make of an argument that no row tells about: its kind, and a capture where the kind has one."""
+    for type_, name, kind in _COMPILED:
+        if type_.fullmatch(parameter.type) and name.fullmatch(parameter.name):
+            return Argument(parameter.name, kind, capture=_CAPTURES.get(kind))
+    return Argument(parameter.name, "signed")
+
+
+def _capture(text: str) -> Capture | None:
+    when, _, length = text.partition(",")
+    if when == "none":
+        return None
+    if not length:
+        return Capture(when)
+    found = _LENGTH.fullmatch(length)
+    if found is None:
+        raise ValueError(f"arguments.tsv: no length: {text!r}")
+    if found[1]:
+        return Capture(when, "argument" if found[1] == "arg" else "pointer", int(found[2]))
+    return Capture(when, "result") if found[3] else Capture(when, "fixed", int(found[4]))
+
+
+class _Reader:
+    """Turns the texts of one row into values; knows the tables, to look names up."""
+
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self._tables = tables
+
+    def bits(self, text: str, arguments: Sequence[Argument], index: int) -> int:
+        """A number, or names of the table of argument ``index`` joined by ``|``."""
+        total = 0
+        for part in text.split("|"):
+            if part[:1].isdigit() or part[:1] == "-":
+                total |= int(part, 0)
+            else:
+                table = arguments[index].table
+                if table is None:
+                    raise ValueError(f"arguments.tsv: {part} needs a table at argument {index}")
+                total |= self._tables[table].value_of(part)
+        return total
+
+    def arguments(self, text: str, base: Sequence[Argument], *, whole: bool) -> tuple[Argument, ...]:
+        """The row's arguments over ``base``; ``whole``: those not told stay, else they are not shown."""
+        tokens = text.split()
+        result = list(base)
+        for index, token in enumerate(tokens):
+            if index >= len(result):
+                raise ValueError(f"arguments.tsv: more arguments than the kernel has: {text!r}")
+            if token != "-":
+                result[index] = self._argument(token, result, index)
+        return tuple(result if whole else result[: len(tokens)])
+
+    def _argument(self, token: str, arguments: Sequence[Argument], index: int) -> Argument:
+        found = _ARGUMENT.fullmatch(token)
+        if found is None or (found["table"] and found["table"] not in self._tables):
+            raise ValueError(f"arguments.tsv: no argument or no table: {token!r}")
+        capture = _CAPTURES.get(found["kind"]) if found["capture"] is None else _capture(found["capture"])
+        shown_if = None
+        if found["shown"]:
+            other = int(found["shown"])
+            shown_if = (other, self.bits(found["bits"], arguments, other))
+        return Argument(arguments[index].name, found["kind"], found["table"], found["prefix"], capture, shown_if)
+
+    def conditions(self, text: str, arguments: Sequence[Argument]) -> list[tuple[Condition, ...]]:
+        """All combinations of the conditions' values: one variant each."""
+        combinations: list[tuple[Condition, ...]] = [()]
+        for part in text.split():
+            left, _, values = part.partition("=")
+            number, _, mask = left.partition("&")
+            index = int(number)
+            bits = int(mask, 0) if mask else 0xFFFFFFFF
+            found = [Condition(index, bits, self.bits(v, arguments, index) & bits) for v in values.split(",")]
+            combinations = [(*have, one) for have in combinations for one in found]
+        return combinations
+
+
+def _result(text: str, base: Decoding) -> Decoding:
+    for token in text.split():
+        key, is_option, value = token.partition("=")
+        if key == "noreturn":
+            base = replace(base, noreturn=True)
+        elif key == "exec":
+            base = replace(base, exec=True)
+        elif is_option and key == "zero":
+            base = replace(base, zero=value)
+        elif is_option and key == "order":
+            base = replace(base, order=tuple(int(number) for number in value.split(",")))
+        else:
+            kind, _, table = token.partition(":")
+            base = replace(base, result=Result(kind, table or None))
+    return base
+
+
+def _rows(machine: str) -> dict[str, list[list[str]]]:
+    """Rows by syscall name: the first is its own, the others its variants. NAME@MACHINE wins on that machine."""
+    rows: dict[str, list[list[str]]] = {}
+    current = ""
+    for line in data_lines("arguments.tsv"):
+        cells = [cell.strip() for cell in line.split("\t")]
+        if cells[0]:
+            current = cells[0]
+            rows[current] = [[*cells[1:], "", ""][:2]]
+        else:
+            rows[current].append([*cells[1:], "", ""][:3])
+    suffix = f"@{machine}"
+    for name in [name for name in rows if name.endswith(suffix)]:
+        rows[name.removesuffix(suffix)] = rows[name]
+    return rows
+
+
+def load_decodings(
+    syscalls: Mapping[int, Syscall], tables: Mapping[str, Table], machine: str = "x86_64"
+) -> dict[int, Decoding]:
+    """A decoding for each syscall, by number. ValueError when data/arguments.tsv contradicts itself."""
+    reader = _Reader(tables)
+    rows = _rows(machine)
+    found = {}
+    for number, syscall in syscalls.items():
+        base = Decoding(syscall, tuple(argument_by_rules(parameter) for parameter in syscall.parameters))
+        own, *others = rows.get(syscall.name, [["", ""]])
+        arguments = reader.arguments(own[0], base.arguments, whole=True)
+        base = _result(own[1], replace(base, arguments=arguments))
+        variants = []
+        for conditions, texts, result in others:
+            shown = reader.arguments(texts, arguments, whole=False)
+            kind = _result(result, base).result
+            variants += [Variant(one, shown, kind) for one in reader.conditions(conditions, arguments)]
+        found[number] = replace(base, variants=tuple(variants))
+    return found

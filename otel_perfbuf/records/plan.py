@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decode plan: everything the C renderer and encoder need to know about records, built once from the tables.
+
+What it is not: it decodes nothing itself; _core/text.c and otlp.c follow the plan.
+Source: otel_perfbuf/_core/plan.h (its structs are filled here and nowhere else).
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from otel_perfbuf._core._core import ffi, lib
+from otel_perfbuf.records.arguments import Argument, Decoding, Result, load_decodings
+from otel_perfbuf.records.constants import Table, load_tables
+from otel_perfbuf.records.errnos import SIGNAL_CODES, error_rows, signal_rows
+from otel_perfbuf.records.syscalls import load_syscalls
+
+__all__ = ["Plan", "build_plan"]
+
+_U64 = (1 << 64) - 1
+_ENTRIES = 512  # plan.syscalls[] by number, as the BPF side's PB_SYSCALLS
+
+
+class Plan:
+    """A ``struct pb_plan`` and all memory behind it; ``pointer`` is valid as long as this object lives.
+
+    ``decodings`` are the syscalls by number, for whoever asks for names (``plan.syscall_name(59)``).
+    """
+
+    def __init__(self, decodings: dict[int, Decoding], tables: dict[str, Table], *, string_bytes: int) -> None:
+        self.decodings = decodings
+        self._keep: list[Any] = []  # cffi memory lives as long as its Python object
+        self._texts: dict[str, Any] = {}
+        self._numbers = {name: number for number, name in enumerate(tables)}
+        self.pointer = self._new("struct pb_plan *")
+        self._fill(tables, string_bytes)
+
+    def syscall_name(self, number: int) -> str:
+        """``openat``; ``syscall_N`` for a number that the tables lack."""
+        decoding = self.decodings.get(number)
+        return decoding.syscall.name if decoding else f"syscall_{number}"
+
+    def _new(self, declaration: str, *arguments: Any) -> Any:
+        memory = ffi.new(declaration, *arguments)
+        self._keep.append(memory)
+        return memory
+
+    def _text(self, text: str | None) -> Any:
+        if text is None:
+            return ffi.NULL
+        if text not in self._texts:
+            self._texts[text] = ffi.new("char[]", text.encode())
+        return self._texts[text]
+
+    def _names(self, rows: Iterable[tuple[int, str]]) -> tuple[Any, int]:
+        found = [(value & _U64, self._text(name)) for value, name in rows]
+        return self._new("struct pb_name[]", found), len(found)
+
+    def _fill(self, tables: dict[str, Table], string_bytes: int) -> None:
+        plan = self.pointer
+        plan.tables = self._new("struct pb_table[]", len(tables))
+        plan.table_count = len(tables)
+        for index, table in enumerate(tables.values()):
+            self._table(plan.tables[index], table.rows, table.mask, table.unknown)
+        plan.syscalls = self._new("struct pb_syscall_plan[]", _ENTRIES)
+        plan.syscall_count = _ENTRIES
+        for number, decoding in self.decodings.items():
+            if number < _ENTRIES:
+                self._syscall(plan.syscalls[number], decoding)
+        errors = error_rows()
+        plan.errors, plan.error_count = self._names((number, name) for number, name, _ in errors)
+        plan.error_texts = self._new("const char *[]", [self._text(text) for _, _, text in errors])
+        plan.signals, plan.signal_count = self._names(signal_rows())
+        plan.signal_codes = self._new("struct pb_table[]", len(SIGNAL_CODES))
+        for index, rows in enumerate(SIGNAL_CODES):
+            # the kernel's si_code is an int: negative ones compare as 32 bits
+            self._table(plan.signal_codes[index], sorted((value & 0xFFFFFFFF, name) for value, name in rows), 0, None)
+        plan.string_bytes = string_bytes
+        plan.families_table = self._numbers["families"]
+
+    def _table(self, table: Any, rows: Sequence[tuple[int, str]], mask: int, unknown: str | None) -> None:
+        table.rows, table.count = self._names(rows)
+        table.mask = mask
+        table.unknown = self._text(unknown)
+
+    def _syscall(self, row: Any, decoding: Decoding) -> None:
+        row.name = self._text(decoding.syscall.name)
+        row.arguments = len(decoding.arguments)
+        row.result_kind, row.result_table = self._result(decoding.result)
+        row.flags = lib.PB_SYSCALL_NO_RETURN if decoding.noreturn else 0
+        row.flags |= lib.PB_SYSCALL_EXEC if decoding.exec else 0
+        for index, number in enumerate(decoding.order):
+            row.order[index] = number + 1
+        for index, argument in enumerate(decoding.arguments):
+            self._argument(row.args[index], argument)
+        row.result_zero = self._text(decoding.zero)
+        if not decoding.variants:
+            return
+        row.variants = self._new("struct pb_variant[]", len(decoding.variants))
+        row.variant_count = len(decoding.variants)
+        shared: dict[tuple[Argument, ...], Any] = {}
+        for variant, spec in zip(row.variants[0 : row.variant_count], decoding.variants, strict=True):
+            for index, condition in enumerate(spec.conditions):
+                target = variant.conditions[index]
+                target.argument, target.mask, target.value = condition.argument, condition.mask, condition.value
+            if spec.arguments not in shared:
+                shared[spec.arguments] = self._new("struct pb_argument[]", max(1, len(spec.arguments)))
+                for index, argument in enumerate(spec.arguments):
+                    self._argument(shared[spec.arguments][index], argument)
+            variant.args = shared[spec.arguments]
+            variant.arguments = len(spec.arguments)
+            variant.result_kind, variant.result_table = self._result(spec.result)
+
+    def _result(self, result: Result) -> tuple[int, int]:
+        return _kind(result.kind), self._numbers[result.table] if result.table else 0
+
+    def _argument(self, row: Any, argument: Argument) -> None:
+        row.name = self._text(argument.name)
+        row.kind = _kind(argument.kind)
+        row.table = self._numbers[argument.table] if argument.table else 0
+        row.prefix = self._text(argument.prefix + "=" if argument.prefix else None)
+        if argument.shown_if:
+            row.shown_if_argument, row.shown_if_mask = argument.shown_if[0] + 1, argument.shown_if[1]
+
+
+def _kind(name: str) -> int:
+    value: int = getattr(lib, "PB_ARG_" + name.upper())
+    return value
+
+
+def build_plan(*, string_bytes: int = 128, machine: str | None = None) -> Plan:
+    """The plan for this machine (or ``x86_64``, ``aarch64``), argument names from the running kernel's tracefs.
+
+    ``string_bytes``: how much of a string or buffer is shown before ``...`` (paths are shown whole).
+    Takes some 30 ms; build it once. Raises ConfigError for a machine without tables.
+    """
+    name = machine or platform.machine()
+    tables = load_tables(name)
+    return Plan(load_decodings(load_syscalls(machine), tables, name), tables, string_bytes=string_bytes)

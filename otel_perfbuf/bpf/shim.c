@@ -88,7 +88,8 @@ int pb_shim_variable(struct bpf_object *object, const char *name, void **value, 
 
 		if (!type || !map)
 			continue;
-		start = bpf_map__initial_value(map, &map_size);
+		/* const in libbpf 1.1, not in 1.5: the memory is for the caller to write before the load */
+		start = (char *)bpf_map__initial_value(map, &map_size);
 		if (!start)
 			continue;
 		info = btf_var_secinfos(type);

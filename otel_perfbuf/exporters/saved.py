@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a saved dump, whatever its format. What it is not: it renders nothing (text.py does).
+"""Reads a saved dump, whatever its format. What it is not: a renderer (text.py is).
 
 Formats: OTLP JSON lines and length-framed protobuf as the Collector's file exporter writes them (file.py), one bare
 ExportLogsServiceRequest, and text that is shown as it is. Decided by the first bytes: ``{`` is JSON; a frame's length
@@ -21,8 +21,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_perfbuf.errors import PerfbufError
 from otel_perfbuf.exporters.file import TRACES_SUFFIX
 from otel_perfbuf.exporters.otlp_json import from_json
+from otel_perfbuf.exporters.text import dumps_of, text_lines
 
-__all__ = ["Saved", "read_saved"]
+__all__ = ["Saved", "read_saved", "saved_lines"]
 
 SavedFormat = Literal["otlp_json", "otlp_proto", "request", "text"]
 
@@ -66,6 +67,15 @@ def read_saved(path: Path) -> Saved:
         cause = saved.problems[0] if saved.problems else "it holds no log record"
         raise PerfbufError(f"reading the dump {path}: {cause}; give a file that record -o or a file exporter wrote")
     return saved
+
+
+def saved_lines(saved: Saved, *, colour: bool, lines: int | None = None) -> Iterator[str]:
+    """The text of all dumps in it, each in turn, without newlines; text is given as it is. ``lines``: as text_lines."""
+    if saved.format == "text":
+        yield from saved.text.splitlines()
+        return
+    for dump in dumps_of(saved.logs, saved.traces):
+        yield from text_lines(dump, lines=lines, colour=colour)
 
 
 def _sniffed(path: Path, data: bytes) -> Saved:

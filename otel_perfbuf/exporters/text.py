@@ -19,14 +19,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from otel_perfbuf.exporters.answers import counted
 from otel_perfbuf.exporters.otlp_json import to_json
+from otel_perfbuf.exporters.payload import Chunk
 
-__all__ = ["DumpText", "dumps_of", "nothing_to_dump", "summary_lines", "text_lines"]
+__all__ = ["DumpText", "dumps_of", "nothing_to_dump", "render", "text_lines"]
 
 DUMP_EVENT: Final = "perfbuf.dump"
 LOST_EVENT: Final = "perfbuf.lost"
@@ -55,6 +58,25 @@ class DumpText:
     def records(self) -> Iterator[tuple[int, LogRecord]]:
         """(process id, record), oldest first over all requests and resources; ties keep the order of arrival."""
         return heapq.merge(*self.streams, key=lambda item: item[1].time_unix_nano)
+
+
+def render(chunks: Iterable[Chunk], *, lines: int | None, colour: bool) -> Iterator[str]:
+    """The lines of all dumps in these chunks, each in turn; ``lines`` and ``colour`` as text_lines has them.
+
+    Raises ValueError when a chunk's bytes are no OTLP request.
+    """
+    logs: list[ExportLogsServiceRequest] = []
+    traces: list[ExportTraceServiceRequest] = []
+    for chunk in chunks:
+        try:
+            if chunk.signal == "logs":
+                logs.append(ExportLogsServiceRequest.FromString(chunk.body))
+            else:
+                traces.append(ExportTraceServiceRequest.FromString(chunk.body))
+        except DecodeError as fault:
+            raise ValueError(f"showing {counted(chunk)}: no OTLP request: {fault}") from fault
+    for dump in dumps_of(logs, traces):
+        yield from text_lines(dump, lines=lines, colour=colour)
 
 
 def dumps_of(
@@ -87,7 +109,7 @@ def text_lines(dump: DumpText, *, lines: int | None = None, colour: bool = False
     """The dump's lines without newlines: what it is, its records, the summary.
 
     ``lines``: only failed calls and the last that many records; at most 4 times as many failed calls, and what is left
-    out is counted. None: all.
+    out is counted. 0: no records, only what the dump is and the summary. None: all.
     """
     dim, plain = (_DIM, _PLAIN) if colour else ("", "")
     for line in _opening_lines(dump):
@@ -104,13 +126,6 @@ def text_lines(dump: DumpText, *, lines: int | None = None, colour: bool = False
         yield f"{paint}{line}{_PLAIN}" if paint else line
     for line in tally.summary(dump):
         yield f"{dim}{line}{plain}"
-
-
-def summary_lines(dump: DumpText) -> list[str]:
-    """The ``#`` lines alone: the dump's id, trigger, trace and span, and the summary."""
-    tally = _Tally()
-    deque(tally.counting(dump.records()), maxlen=0)
-    return [*_opening_lines(dump), *tally.summary(dump)]
 
 
 def nothing_to_dump(how_it_ended: str) -> str:
@@ -175,7 +190,7 @@ def _limited(records: Iterator[tuple[int, LogRecord]], lines: int | None) -> Ite
     for number, record in itertools.chain(failed, newest):
         yield number - shown - 1, record
         shown = number
-    if count > shown:
+    if count > shown and lines:
         yield count - shown, None
 
 

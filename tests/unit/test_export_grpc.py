@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -163,19 +164,19 @@ def test_receiver_that_never_answers_is_left_in_time(receiver: tuple[Receiver, s
     released.set()
 
 
-def test_receiver_that_comes_back_is_reached(receiver: tuple[Receiver, str, str]) -> None:
-    """After an outage the same exporter delivers again, without waiting for gRPC's own minutes."""
-    del receiver
-    handler = Receiver()
-    first = grpc.server(futures.ThreadPoolExecutor(1), handlers=(handler,))
-    port = first.add_insecure_port("127.0.0.1:0")
-    exporter = started(endpoint=f"127.0.0.1:{port}")
-    first.stop(None).wait()
-    with pytest.raises(ExportError):
-        exporter.send(logs_chunk(), 5)
-    again = grpc.server(futures.ThreadPoolExecutor(1), handlers=(handler,))
-    assert again.add_insecure_port(f"127.0.0.1:{port}") == port
-    again.start()
+def test_receiver_that_comes_back_is_reached() -> None:
+    """A receiver that starts after the first failure gets the chunk, without waiting for gRPC's own minutes."""
+    with socket.socket() as held:  # bound, not listening: connections are refused, and nobody else gets the port
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{held.getsockname()[1]}"
+        exporter = started(endpoint=endpoint)
+        with pytest.raises(ExportError):
+            exporter.send(logs_chunk(), 5)
+        handler = Receiver()
+        server = grpc.server(futures.ThreadPoolExecutor(1), handlers=(handler,))
+        server.add_insecure_port(endpoint)
+        server.start()
     queue = SendingQueue(exporter, name="otlp_grpc", retry=RetryOptions.model_validate({"initial_interval": "50ms"}))
     queue.start()
     delivered = threading.Event()
@@ -183,7 +184,7 @@ def test_receiver_that_comes_back_is_reached(receiver: tuple[Receiver, str, str]
     assert delivered.wait(30)
     queue.drain(5)
     assert len(handler.calls) == 1
-    again.stop(None).wait()
+    server.stop(None).wait()
 
 
 def test_unix_socket(tmp_path: Path) -> None:

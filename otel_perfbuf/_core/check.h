@@ -13,7 +13,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include "history.h"
 #include "records.h"
 
 /* One captured argument as it lies in a record. */
@@ -97,15 +96,6 @@ static inline bool pb_record_next(struct pb_cursor *cursor, struct pb_record *he
 	cursor->next += head->bytes;
 	cursor->left -= head->bytes;
 	return true;
-}
-
-/* enum pb_record_kind of an event that is no mark. */
-static inline uint8_t pb_event_kind(const struct pb_event *event)
-{
-	struct pb_record head;
-
-	memcpy(&head, event->record, sizeof(head));
-	return head.kind;
 }
 
 /* Checks a sample's header in `size` bytes and opens a cursor on its records. */

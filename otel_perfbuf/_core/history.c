@@ -85,7 +85,7 @@ static struct pb_event *push(struct pb_history *history)
 
 /* All records of one checked sample become events. */
 static enum pb_status add_records(struct pb_history *history, const uint8_t *at, const struct pb_sample *sample,
-				  struct pb_cursor cursor, uint16_t flags, uint64_t seen_ns)
+				  struct pb_cursor cursor, uint8_t flags, uint64_t seen_ns)
 {
 	uint64_t own = 0;
 	bool all_own = true;
@@ -105,7 +105,7 @@ static enum pb_status add_records(struct pb_history *history, const uint8_t *at,
 		*event = (struct pb_event){
 			.time_ns = head.time_ns, .instance = sample->instance, .sequence = head.sequence,
 			.record = (const void *)record, .sample = (const void *)at, .seen_ns = seen_ns,
-			.cpu = head.cpu, .flags = flags,
+			.cpu = head.cpu, .flags = flags, .kind = head.kind,
 		};
 		own += head.kind != PB_RECORD_ENTRY;
 		all_own = all_own && head.sequence;
@@ -168,7 +168,7 @@ static enum pb_status add_open(struct pb_history *history, const uint8_t *at, co
 		.time_ns = open->time_ns, .instance = sample->instance, .sequence = open->sequence,
 		.record = (const void *)(at + offsetof(struct pb_page_head, open)),
 		.sample = (const void *)(at + sizeof(*page)), .seen_ns = page->seen_ns,
-		.cpu = open->cpu, .flags = PB_EVENT_PAGE | PB_EVENT_IN_FLIGHT,
+		.cpu = open->cpu, .flags = PB_EVENT_PAGE | PB_EVENT_IN_FLIGHT, .kind = PB_RECORD_SYSCALL,
 	};
 	return PB_OK;
 }

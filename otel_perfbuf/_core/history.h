@@ -42,7 +42,8 @@ struct pb_event {
 	uint64_t seen_ns;		/* in flight: when the page was read (age = seen - time) */
 	uint32_t thread;		/* index into threads */
 	uint16_t cpu;
-	uint16_t flags;			/* enum pb_event_flags */
+	uint8_t flags;			/* enum pb_event_flags */
+	uint8_t kind;			/* enum pb_record_kind; 0: a mark */
 };
 
 /* One instance of a thread. */

@@ -127,13 +127,13 @@ static bool merge(struct pb_history *history, uint64_t from, uint64_t to, struct
 {
 	const struct pb_record *entry = NULL;
 	const struct pb_event *best = NULL;
-	uint16_t page = 0;
+	uint8_t page = 0;
 
 	for (uint64_t i = from; i < to; i++) {
 		const struct pb_event *event = &history->events[i];
 
 		page |= event->flags & PB_EVENT_PAGE;
-		if (pb_event_kind(event) == PB_RECORD_ENTRY) {
+		if (event->kind == PB_RECORD_ENTRY) {
 			entry = entry ? entry : event->record;
 		} else if (!best) {
 			best = event;
@@ -264,6 +264,7 @@ static void append_gaps(struct pb_history *history)
 			.time_ns = gap->record.time_ns, .instance = history->threads[gap->reserved].instance,
 			.sequence = gap->record.sequence, .record = &gap->record,
 			.sample = history->threads[gap->reserved].sample, .thread = gap->reserved, .cpu = gap->record.cpu,
+			.kind = PB_RECORD_LOST,
 		};
 	}
 }
@@ -321,7 +322,7 @@ static void find_exits(struct pb_history *history)
 		struct pb_process_entry *process;
 		struct pb_exit record;
 
-		if (pb_event_kind(event) != PB_RECORD_EXIT)
+		if (event->kind != PB_RECORD_EXIT)
 			continue;
 		memcpy(&record, event->record, sizeof(record));
 		process = &history->processes[history->threads[event->thread].process];

@@ -12,7 +12,7 @@ static bool in_window(const struct pb_event *event, uint64_t start_ns, uint64_t 
 	uint64_t ended = event->time_ns;
 	struct pb_syscall call;
 
-	if (pb_event_kind(event) == PB_RECORD_SYSCALL) {
+	if (event->time_ns < start_ns && event->kind == PB_RECORD_SYSCALL) {
 		memcpy(&call, event->record, offsetof(struct pb_syscall, args));
 		ended = call.duration_ns > UINT64_MAX - ended ? UINT64_MAX : ended + call.duration_ns;
 	}
@@ -32,7 +32,7 @@ enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, 
 	for (uint64_t i = 0; i < history->event_count; i++) {
 		struct pb_event *event = &history->events[i];
 
-		event->flags &= (uint16_t)~PB_EVENT_SELECTED;
+		event->flags &= (uint8_t)~PB_EVENT_SELECTED;
 		if (history->processes[history->threads[event->thread].process].scope != 1)
 			continue;
 		if (event->flags & PB_EVENT_PAGE)
@@ -53,11 +53,11 @@ enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, 
 		if (!(event->flags & PB_EVENT_SELECTED))
 			continue;
 		if (skip && !(event->flags & PB_EVENT_PAGE)) {
-			event->flags &= (uint16_t)~PB_EVENT_SELECTED;
+			event->flags &= (uint8_t)~PB_EVENT_SELECTED;
 			skip--;
 		} else {
 			history->processes[history->threads[event->thread].process].selected++;
-			history->gaps_selected += pb_event_kind(event) == PB_RECORD_LOST;
+			history->gaps_selected += event->kind == PB_RECORD_LOST;
 		}
 	}
 	return PB_OK;

@@ -312,15 +312,13 @@ enum pb_status pb_text_line(const struct pb_history *history, const struct pb_pl
 			    uint64_t capacity, uint64_t *bytes)
 {
 	struct pb_writer writer = {out, 0, PB_LINE_BYTES};
-	struct pb_record head;
 	struct pb_call call;
 
 	if (!history || !plan || !out || !bytes || !history->joined || event >= history->event_count)
 		return PB_INVALID;
 	if (capacity < PB_LINE_BYTES)
 		return PB_NO_ROOM;
-	memcpy(&head, history->events[event].record, sizeof(head));
-	if (head.kind == PB_RECORD_SYSCALL) {
+	if (history->events[event].kind == PB_RECORD_SYSCALL) {
 		pb_call_load(&call, &history->events[event], plan);
 		pb_text_call(&writer, &call);
 	} else {

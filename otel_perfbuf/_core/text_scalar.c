@@ -53,14 +53,14 @@ static uint64_t table_value(const struct pb_table *table, uint64_t value)
 
 void pb_put_enum(struct pb_writer *out, const struct pb_table *table, uint64_t value)
 {
-	const char *name;
+	const char *name = pb_name_find(table->rows, table->count, value);
 
-	value = table_value(table, value);
-	name = pb_name_find(table->rows, table->count, value);
+	if (!name)
+		name = pb_name_find(table->rows, table->count, (uint32_t)value);
 	if (name)
 		pb_put(out, name);
-	else
-		put_unknown(out, table, value);
+	else	/* a sign-extended int, or a handler's address among SIG_DFL and SIG_IGN */
+		put_unknown(out, table, value >> 32 == UINT32_MAX ? (uint32_t)value : value);
 }
 
 /* Names of the bits in *rest, which loses them. `named`: something stands in front. True: something stands now. */

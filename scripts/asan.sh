@@ -10,14 +10,20 @@ copy=$root/.cache/asan
 mkdir -p "$copy"
 # The copy keeps its build/ (objects are rebuilt by time stamp) and is otherwise made anew.
 find "$copy" -mindepth 1 -maxdepth 1 -not -name build -exec rm -rf {} +
-tar -cf - --exclude='*.so' --exclude=__pycache__ bpf config otel_perfbuf tests examples setup.py pyproject.toml README.md LICENSE \
-	| tar -xf - -C "$copy"
+# shellcheck disable=SC2046 # a list of words: what there is of these
+tar -cf - --exclude='*.so' --exclude=__pycache__ $(ls -d bpf config otel_perfbuf tests examples setup.py pyproject.toml README.md LICENSE) |
+	tar -xf - -C "$copy"
 cd "$copy"
 mkdir -p .cache
 OTEL_PERFBUF_SANITIZE=1 "$root/scripts/step.sh" asan-build 'Building the C core with sanitizers' \
 	"$root/.venv/bin/python" -W ignore setup.py -q build_ext --inplace
 preload="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
-# detect_leaks=0: the interpreter itself keeps memory at its end.
+# detect_leaks=0: the interpreter itself keeps memory at its end. log_path: pytest would swallow a report on stderr.
+rm -f "$copy"/report.*
+code=0
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$copy PYTHONMALLOC=malloc LD_PRELOAD=$preload \
-	ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	exec "$root/.venv/bin/python" -m pytest -q -p no:cacheprovider --timeout 300 tests/unit "$@"
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:log_path="$copy/report" \
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:log_path="$copy/report" \
+	"$root/.venv/bin/python" -m pytest -q -p no:cacheprovider --timeout 300 tests/unit "$@" || code=$?
+cat "$copy"/report.* >&2 2>/dev/null || true
+exit "$code"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from otel_perfbuf.bpf.syscalls import SyscallProgram
+from otel_perfbuf.bpf.syscalls import AlertRules, SyscallProgram
 from otel_perfbuf.errors import ConfigError
 from otel_perfbuf.records import build_plan, syscall_rules
 from otel_perfbuf.records.plan import Plan
@@ -46,7 +46,7 @@ class SourceOptions:
     string_bytes: int = 128
     path_bytes: int = 512
     buffers: str = "none"
-    alert_all: bool = False
+    alerts: AlertRules = field(default_factory=AlertRules)
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class HistorySource:
             comms=options.comms,
             cgroups=options.cgroups,
             exclude_comms=options.exclude_comms,
-            alert_all=options.alert_all,
+            alerts=options.alerts,
         )
         try:
             self.reader = PerfReader(

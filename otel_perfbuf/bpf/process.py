@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forward program of exec, fork and exit. Source: bpf/process.bpf.c."""
+
+from __future__ import annotations
+
+import os
+
+from .maps import BpfMap
+from .object import BpfObject, builtin_object
+from .process_table import ProcessEntry, Stats, read_processes, read_stats
+
+__all__ = ["ProcessProgram"]
+
+
+class ProcessProgram:
+    """Loaded when made; its samples (bpf/records.h) go to ``events_map`` from `attach` on. Never about the caller."""
+
+    def __init__(self) -> None:
+        self._object = BpfObject(builtin_object("process"))
+        try:
+            self._object.set_rodata("agent_tgid", os.getpid())
+            self._object.load()
+        except BaseException:
+            self._object.close()
+            raise
+
+    def attach(self) -> None:
+        """Begins to send."""
+        self._object.attach()
+
+    @property
+    def events_map(self) -> BpfMap:
+        """The perf event array to read forward."""
+        return self._object.maps["events"]
+
+    def processes(self) -> dict[tuple[int, int], ProcessEntry]:
+        """The process table, the dead too, by (tgid, start time)."""
+        return read_processes(self._object.maps["processes"])
+
+    def stats(self) -> Stats:
+        """What was lost, and what was sent."""
+        return read_stats(self._object.maps["stats"])
+
+    def close(self) -> None:
+        """Detaches and frees everything; twice is fine."""
+        self._object.close()

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flight-recorder program: its knobs, whom it follows, its pages and tables. Source: bpf/syscalls.bpf.c.
+
+What it is not: it reads no rings (otel_perfbuf/rings) and knows no syscall (otel_perfbuf/records).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from otel_perfbuf._core._core import lib
+from otel_perfbuf.errors import ConfigError
+
+from .maps import BpfMap
+from .object import BpfObject, builtin_object
+from .process_table import ProcessEntry, Stats, read_processes, read_stats
+
+__all__ = ["AlertRules", "ProcessEntry", "Stats", "SyscallProgram"]
+
+_U32 = struct.Struct("=I")
+_U64 = struct.Struct("=Q")
+_ROUNDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AlertRules:
+    """Which ends of recorded processes wake the agent: all, or those by a signal of ``signals`` or (``nonzero``) a
+    status other than 0."""
+
+    everything: bool = False
+    signals: Sequence[int] = ()
+    nonzero: bool = False
+
+
+class SyscallProgram:
+    """Loaded when made, recording from `attach` on; ``close`` (or the end of a ``with`` block) leaves nothing behind.
+
+    ``syscall_rules`` are the bytes of ``struct pb_syscall_rule[PB_SYSCALLS]``; ``filter_targets`` records only what
+    `follow`, ``comms`` or ``cgroups`` (paths of cgroup v2) name, and its children. The calling process is never recorded.
+    """
+
+    def __init__(
+        self,
+        *,
+        syscall_rules: bytes,
+        filter_targets: bool,
+        comms: Sequence[str] = (),
+        cgroups: Sequence[str] = (),
+        exclude_comms: Sequence[str] = (),
+        alerts: AlertRules | None = None,
+        forward: bool = False,
+    ) -> None:
+        alerts = alerts or AlertRules()
+        self._object = BpfObject(builtin_object("syscalls"))
+        try:
+            constants: dict[str, bytes | int] = {
+                "syscalls": syscall_rules,
+                "agent_tgid": os.getpid(),
+                "filter_targets": int(filter_targets),
+                "forward": int(forward),
+                "use_target_comms": int(bool(comms)),
+                "use_target_cgroups": int(bool(cgroups)),
+                "use_exclude_comms": int(bool(exclude_comms)),
+                "alert_all": int(alerts.everything),
+                "alert_exit_codes": int(alerts.nonzero),
+                "alert_signals_mask": sum(1 << number for number in set(alerts.signals)),
+            }
+            for name, value in constants.items():
+                self._object.set_rodata(name, value)
+            self._object.load()
+            for name, names in (("target_comms", comms), ("exclude_comms", exclude_comms)):
+                for comm in names:
+                    self._object.maps[name].update(_comm_key(comm), _U32.pack(1))
+            for path in cgroups:
+                self._object.maps["target_cgroups"].update(_cgroup_key(path), _U32.pack(1))
+        except BaseException:
+            self._object.close()
+            raise
+        self._named = bool(comms or cgroups)
+
+    def attach(self) -> None:
+        """Begins to record; processes that already have a named comm or cgroup become targets."""
+        self._object.attach()
+        if self._named:
+            self._object.read_iterator("seed_targets")
+
+    def follow(self, pid: int, *, wait_exec: bool = False) -> None:
+        """Makes ``pid``, all its threads and its children (those of today too) targets.
+
+        ``wait_exec``: only ``pid`` itself, and from its next execve on. A pid that is gone is no error.
+        """
+        flags = lib.PB_PAGE_TARGET | (lib.PB_PAGE_WAIT_EXEC if wait_exec else 0)
+        seeds, seeded = self._object.maps["target_tgids"], set[int]()
+        try:
+            # A child that is forked between the listing and the seeding is of an unseeded parent: list until stable.
+            for _ in range(_ROUNDS):
+                new = ({pid} if wait_exec else _family(pid)) - seeded
+                if not new:
+                    return
+                for each in new:
+                    seeds.update(_U32.pack(each), _U32.pack(flags))
+                self._object.read_iterator("seed_targets")
+                seeded |= new
+        finally:
+            for each in seeded:
+                seeds.delete(_U32.pack(each))
+
+    def read_pages(self) -> bytes:
+        """All thread pages: struct pb_page_head, struct pb_sample, records, one after the other."""
+        return self._object.read_iterator("read_pages")
+
+    def processes(self) -> dict[tuple[int, int], ProcessEntry]:
+        """The process table, the dead too, by (tgid, start time)."""
+        return read_processes(self._object.maps["processes"])
+
+    def stats(self) -> Stats:
+        """What was lost, and what was sent."""
+        return read_stats(self._object.maps["stats"])
+
+    @property
+    def history_map(self) -> BpfMap:
+        """The perf event array of the history rings."""
+        return self._object.maps["history"]
+
+    @property
+    def alerts_map(self) -> BpfMap:
+        """The perf event array of alerts (struct pb_alert); a forward ring that wakes at each."""
+        return self._object.maps["alerts"]
+
+    def close(self) -> None:
+        """Detaches and frees everything; twice is fine."""
+        self._object.close()
+
+    def __enter__(self) -> Self:
+        """The program itself, closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _comm_key(comm: str) -> bytes:
+    data = comm.encode()
+    if not 0 < len(data) < lib.PB_COMM_BYTES:
+        raise ConfigError(f"comm {comm!r}: the kernel's names have 1 to {lib.PB_COMM_BYTES - 1} bytes")
+    return data.ljust(lib.PB_COMM_BYTES, b"\0")
+
+
+def _cgroup_key(path: str) -> bytes:
+    """A cgroup's id is the inode number of its folder."""
+    for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+        folder = Path(path) if path.startswith("/sys/fs/cgroup") else Path(mount) / path.lstrip("/")
+        if (folder / "cgroup.procs").exists():
+            return _U64.pack(folder.stat().st_ino)
+    raise ConfigError(f"cgroup {path!r}: there is no such cgroup (v2)")
+
+
+def _family(pid: int) -> set[int]:
+    """``pid`` and its descendants that live now."""
+    family, waiting = set[int](), [pid]
+    while waiting:
+        each = waiting.pop()
+        if each in family or not os.path.exists(f"/proc/{each}"):
+            continue
+        family.add(each)
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{each}/task"):
+                with contextlib.suppress(OSError):
+                    waiting += [int(word) for word in Path(f"/proc/{each}/task/{task}/children").read_text().split()]
+    return family

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A BPF object file: open, set its constants, load, attach, iterate, close.
 
-What it is not: it knows none of our programs (syscalls.py, process.py). Source: libbpf (CONTRACT section 6 for the names).
+What it is not: it knows none of our programs (syscalls.py, process.py). Source: libbpf; names: CONTRACT section 6.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class BpfObject:
         return b"".join(parts)
 
     def pin_maps(self, directory: Path | str) -> None:
-        """Pins every map at DIRECTORY/NAME (in a bpffs); all or none. `close` leaves pins, `unpin_maps` removes them."""
+        """Pins every map at DIRECTORY/NAME (in a bpffs), all or none; `close` leaves pins, `unpin_maps` removes them."""
         for name, each in self._maps.items():
             path = Path(directory) / name
             try:

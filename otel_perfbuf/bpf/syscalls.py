@@ -31,8 +31,10 @@ _ROUNDS = 64
 
 @dataclass(frozen=True, slots=True)
 class AlertRules:
-    """Which ends of recorded processes wake the agent: all, or those by a signal of ``signals`` or (``nonzero``) a
-    status other than 0."""
+    """Which ends of recorded processes wake the agent.
+
+    All, or those by a signal of ``signals``, or (``nonzero``) with an exit code other than 0.
+    """
 
     everything: bool = False
     signals: Sequence[int] = ()
@@ -43,7 +45,7 @@ class SyscallProgram:
     """Loaded when made, recording from `attach` on; ``close`` (or the end of a ``with`` block) leaves nothing behind.
 
     ``syscall_rules`` are the bytes of ``struct pb_syscall_rule[PB_SYSCALLS]``; ``filter_targets`` records only what
-    `follow`, ``comms`` or ``cgroups`` (paths of cgroup v2) name, and its children. The calling process is never recorded.
+    `follow`, ``comms`` or ``cgroups`` (paths of cgroup v2) name, and its children. The caller is never recorded.
     """
 
     def __init__(

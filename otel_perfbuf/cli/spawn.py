@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the command that `record` records: held until it is followed, then one execve. Source: execve(2), pidfd_open(2).
+"""Starts the command that `record` records: held until it is followed, then one execve. Source: execve(2).
 
 What it is not: no subprocess.Popen, since the recorder must know the pid before the first instruction of CMD runs, and
 the first recorded call must be CMD's own execve, as strace shows it.
@@ -75,7 +75,7 @@ class Child:
                     os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid) if user.pw_name else [])
                     os.setgid(user.pw_gid)
                     os.setuid(user.pw_uid)
-                os.execve(path, list(arguments), dict(environment))
+                os.execve(path, list(arguments), dict(environment))  # noqa: S606  CMD is what the user asked to run
             except OSError as error:
                 os.write(failure_write, str(error.errno).encode())
             finally:

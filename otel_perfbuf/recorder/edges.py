@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ def ring_edges(captures: Sequence[Capture], started_ns: int) -> Mapping[int, Edg
     is whole only from the later one's edge on.
     """
     edges = _edges(captures[0], started_ns)
-    for before, after in zip(captures, captures[1:], strict=False):
+    for before, after in itertools.pairwise(captures):
         for cpu, edge in _edges(after, started_ns).items():
             if cpu not in edges or edge.since_ns > before.taken_ns:
                 edges[cpu] = edge

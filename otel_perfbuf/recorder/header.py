@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs, SeverityNumber
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
@@ -21,7 +21,7 @@ __all__ = ["SCOPE", "Header", "header_request", "span_request"]
 
 SCOPE = InstrumentationScope(name="otel_perfbuf", version="0.1.0")
 
-_SEVERITY_INFO = 9
+_SEVERITY_INFO = SeverityNumber.SEVERITY_NUMBER_INFO
 
 
 @dataclass(frozen=True, slots=True)

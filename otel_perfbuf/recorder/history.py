@@ -24,13 +24,16 @@ class Frames(Protocol):
     """What the history takes of a `rings.Batch`: C pointers that live as long as the object."""
 
     @property
-    def arena(self) -> Any: ...
+    def arena(self) -> Any:
+        """``uint8_t *``."""
 
     @property
-    def frames(self) -> Any: ...
+    def frames(self) -> Any:
+        """``struct pb_frame *``, with offsets into the arena."""
 
     @property
-    def frame_count(self) -> int: ...
+    def frame_count(self) -> int:
+        """How many frames."""
 
 
 @dataclass(frozen=True, slots=True)

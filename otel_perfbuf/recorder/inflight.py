@@ -155,8 +155,8 @@ class EntryFrames:
 def read_entries(pages: bytes, syscall_rules: bytes, read_pages: Callable[[], bytes]) -> EntryFrames:
     """Input strings and buffers of the calls in flight in ``pages``, of those that are still in the same call.
 
-    ``syscall_rules`` is the programs' rodata (array of struct pb_syscall_rule). Processes that are gone, or whose memory
-    may not be read, are passed over: their arguments stay addresses.
+    ``syscall_rules`` is the programs' rodata (array of struct pb_syscall_rule). Processes that are gone, or whose
+    memory may not be read, are passed over: their arguments stay addresses.
     """
     rules = ffi.from_buffer("struct pb_syscall_rule[]", syscall_rules)
     read: list[tuple[OpenCall, list[bytes]]] = []

@@ -37,13 +37,17 @@ class ForwardProgram(Protocol):
     """A BPF program whose samples have the form of bpf/records.h."""
 
     @property
-    def events_map(self) -> Any: ...
+    def events_map(self) -> Any:
+        """Its perf event array."""
 
-    def attach(self) -> None: ...
+    def attach(self) -> None:
+        """Begins to send."""
 
-    def processes(self) -> Mapping[ProcessKey, ProcessEntry]: ...
+    def processes(self) -> Mapping[ProcessKey, ProcessEntry]:
+        """Who the processes of its samples are."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Detaches it; twice is fine."""
 
 
 def _lost_sample(count: int, now_ns: int) -> bytes:
@@ -126,7 +130,7 @@ class LiveStream:
                 self._take(self._reader.read(timeout=_POLL_S))
             except ReaderClosed:
                 return
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  the stream outlives any one batch
                 _log.exception("the live stream could not send a batch: %s", error)
 
     def _take(self, batch: Batch) -> None:

@@ -33,9 +33,11 @@ _log = logging.getLogger(__name__)
 class Gate(Protocol):
     """Hold-off and budget: whether a firing may make a dump of its own; called under the recorder's lock."""
 
-    def admit(self, firing: Firing) -> bool: ...
+    def admit(self, firing: Firing) -> bool:
+        """False: it is counted as suppressed."""
 
-    def take_suppressed(self) -> int: ...
+    def take_suppressed(self) -> int:
+        """How many were suppressed since this was last called."""
 
 
 @dataclass(slots=True)

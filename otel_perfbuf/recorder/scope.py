@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes are in a dump's scope. What it is not: it reads nothing from the kernel. Source: CONTRACT section 2."""
+"""Which processes are in a dump's scope. What it is not: it asks the kernel nothing. Source: CONTRACT section 2."""
 
 from __future__ import annotations
 

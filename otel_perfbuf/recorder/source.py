@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from otel_perfbuf.bpf.syscalls import AlertRules, SyscallProgram
 from otel_perfbuf.errors import ConfigError
@@ -45,7 +45,7 @@ class SourceOptions:
     exclude: Sequence[str] = ()
     string_bytes: int = 128
     path_bytes: int = 512
-    buffers: str = "none"
+    buffers: Literal["none", "sizes", "content"] = "none"
     alerts: AlertRules = field(default_factory=AlertRules)
 
 

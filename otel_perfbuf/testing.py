@@ -59,8 +59,8 @@ class RingWriter:
         self.head = head
         self.tail = head
         page = int(ffi.cast("uintptr_t", self._memory))
-        self.mapped = MappedRing(cpu, page, page + PAGE_BYTES, capacity)
-        """What a readout takes; valid as long as the writer lives."""
+        self.mapped = MappedRing(cpu, page, page + PAGE_BYTES, capacity, owner=self._memory)
+        """What a readout takes; it keeps the memory."""
 
     @property
     def head(self) -> int:

@@ -185,7 +185,7 @@ static PyType_Slot iterator_slots[] = {
 };
 
 static PyType_Spec iterator_spec = { "otel_perfbuf._core._fast._Iterator", sizeof(Iterator), 0,
-				     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, iterator_slots };
+	                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, iterator_slots };
 
 /* ---- module ---- */
 
@@ -199,7 +199,8 @@ static int fast_exec(PyObject *module)
 {
 	State *state = PyModule_GetState(module);
 
-	if (add_type(module, &perfbuf_arena_spec, &state->arena) < 0 || add_type(module, &perfbuf_sample_spec, &state->sample) < 0 ||
+	if (add_type(module, &perfbuf_arena_spec, &state->arena) < 0 ||
+	    add_type(module, &perfbuf_sample_spec, &state->sample) < 0 ||
 	    add_type(module, &perfbuf_lost_spec, &state->lost) < 0)
 		return -1;
 	state->iterator = (PyTypeObject *)PyType_FromModuleAndSpec(module, &iterator_spec, NULL);
@@ -230,7 +231,8 @@ static int fast_clear(PyObject *module)
 
 static PyMethodDef fast_methods[] = {
 	{ "data_list", (PyCFunction)(void (*)(void))fast_data_list, METH_FASTCALL,
-	  "data_list(arena, frames, count, /)\n--\n\nThe samples' raw bytes, in the frames' order; LOST is passed over." },
+	  "data_list(arena, frames, count, /)\n--\n\nThe samples' raw bytes, in the frames' order; LOST is passed "
+	  "over." },
 	{ "iterate", (PyCFunction)(void (*)(void))fast_iterate, METH_FASTCALL,
 	  "iterate(arena, frames, count, /)\n--\n\nAn iterator of Sample and Lost in the frames' order." },
 	{ 0 },

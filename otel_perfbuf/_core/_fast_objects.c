@@ -23,7 +23,7 @@ static PyObject *arena_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	if (size <= 0)
 		return PyErr_Format(PyExc_ValueError, "an arena of %zd bytes: at least 1 is needed", size);
 	memory = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE,
-		      MAP_PRIVATE | MAP_ANONYMOUS | (prefault ? MAP_POPULATE : MAP_NORESERVE), -1, 0);
+	              MAP_PRIVATE | MAP_ANONYMOUS | (prefault ? MAP_POPULATE : MAP_NORESERVE), -1, 0);
 	if (memory == MAP_FAILED)
 		return PyErr_SetFromErrno(PyExc_OSError);
 	self = (Arena *)type->tp_alloc(type, 0);
@@ -85,7 +85,8 @@ static PyType_Slot arena_slots[] = {
 	{ 0, NULL },
 };
 
-PyType_Spec perfbuf_arena_spec = { "otel_perfbuf._core._fast.Arena", sizeof(Arena), 0, Py_TPFLAGS_DEFAULT, arena_slots };
+PyType_Spec perfbuf_arena_spec = { "otel_perfbuf._core._fast.Arena", sizeof(Arena), 0, Py_TPFLAGS_DEFAULT,
+	                           arena_slots };
 
 /* ---- Sample ---- */
 
@@ -158,8 +159,8 @@ static PyObject *sample_compare(Sample *self, PyObject *other_object, int op)
 	if (!Py_IS_TYPE(other_object, Py_TYPE(self)) || (op != Py_EQ && op != Py_NE))
 		Py_RETURN_NOTIMPLEMENTED;
 	equal = self->cpu == other->cpu && self->size == other->size && self->time_ns == other->time_ns &&
-		self->pid == other->pid && self->tid == other->tid &&
-		(self->size == 0 || memcmp(self->data, other->data, (size_t)self->size) == 0);
+	        self->pid == other->pid && self->tid == other->tid &&
+	        (self->size == 0 || memcmp(self->data, other->data, (size_t)self->size) == 0);
 	return PyBool_FromLong(equal == (op == Py_EQ));
 }
 
@@ -178,8 +179,8 @@ static PyGetSetDef sample_getset[] = {
 
 static PyType_Slot sample_slots[] = {
 	{ Py_tp_doc, "Sample(cpu, data, *, time_ns=0, pid=0, tid=0)\n--\n\n"
-		     "One sample as the program sent it, padded by the kernel to 8n + 4 bytes (FACTS 8).\n\n"
-		     "It borrows its batch's memory and keeps it alive." },
+	             "One sample as the program sent it, padded by the kernel to 8n + 4 bytes (FACTS 8).\n\n"
+	             "It borrows its batch's memory and keeps it alive." },
 	{ Py_tp_new, sample_new },
 	{ Py_tp_dealloc, sample_dealloc },
 	{ Py_tp_repr, sample_repr },
@@ -192,7 +193,7 @@ static PyType_Slot sample_slots[] = {
 };
 
 PyType_Spec perfbuf_sample_spec = { "otel_perfbuf._core._fast.Sample", sizeof(Sample), 0, Py_TPFLAGS_DEFAULT,
-				   sample_slots };
+	                            sample_slots };
 
 /* ---- Lost ---- */
 
@@ -234,7 +235,7 @@ static PyObject *lost_compare(Lost *self, PyObject *other_object, int op)
 	if (!Py_IS_TYPE(other_object, Py_TYPE(self)) || (op != Py_EQ && op != Py_NE))
 		Py_RETURN_NOTIMPLEMENTED;
 	return PyBool_FromLong((self->cpu == other->cpu && self->count == other->count &&
-				self->time_ns == other->time_ns) == (op == Py_EQ));
+	                        self->time_ns == other->time_ns) == (op == Py_EQ));
 }
 
 static PyMemberDef lost_members[] = {
@@ -245,7 +246,8 @@ static PyMemberDef lost_members[] = {
 };
 
 static PyType_Slot lost_slots[] = {
-	{ Py_tp_doc, "Lost(cpu, count, *, time_ns=0)\n--\n\nRecords that found no room before the sample that follows." },
+	{ Py_tp_doc,
+	  "Lost(cpu, count, *, time_ns=0)\n--\n\nRecords that found no room before the sample that follows." },
 	{ Py_tp_new, lost_new },
 	{ Py_tp_dealloc, lost_dealloc },
 	{ Py_tp_repr, lost_repr },

@@ -58,15 +58,12 @@ def link_args() -> list[str]:
 def _make_core() -> cffi.FFI:
     """The builder of the core: every C file beside this one but those with an underscore in front (_fast's)."""
     builder = cffi.FFI()
-    declarations = [cut_declarations((ROOT / header).read_text(encoding="utf-8"), str(header)) for header in HEADERS]
-    for text in declarations:
-        builder.cdef(text)
-    # While parts are being written: a function that is not there yet is NULL instead of a module that does not load.
-    weak = "".join(f"#pragma weak {name}\n" for name in re.findall(r"\b(pb_\w+)\(", "".join(declarations)))
+    for header in HEADERS:
+        builder.cdef(cut_declarations((ROOT / header).read_text(encoding="utf-8"), str(header)))
     ours = [path.name for path in sorted((ROOT / CORE).glob("*.c")) if not path.name.startswith("_")]
     builder.set_source(
         "otel_perfbuf._core._core",
-        weak + "".join(f'#include "{header.name}"\n' for header in HEADERS),
+        "".join(f'#include "{header.name}"\n' for header in HEADERS),
         sources=[str(CORE / name) for name in ours],
         include_dirs=["bpf", str(CORE)],
         depends=[str(path.relative_to(ROOT)) for path in sorted([*(ROOT / CORE).glob("*.h"), ROOT / "bpf/records.h"])],

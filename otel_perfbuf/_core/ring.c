@@ -75,7 +75,7 @@ static void read_metadata(const uint8_t *at, uint64_t sample_type, struct pb_fra
 
 /* One whole record of `size` bytes. Returns 1 for a frame, 0 for another type, -1 for bytes that disagree. */
 static int read_record(const uint8_t *record, uint32_t type, uint32_t size, uint64_t sample_type,
-		       struct pb_frame *frame)
+                       struct pb_frame *frame)
 {
 	uint32_t raw = raw_offset(sample_type);
 
@@ -129,8 +129,8 @@ static void keep(struct pb_walk *walk, const struct pb_frame *frame, struct pb_f
 }
 
 enum pb_status pb_ring_walk(const uint8_t *arena, uint64_t arena_offset, uint64_t bytes, uint64_t sample_type,
-			    uint16_t cpu, uint32_t flags, struct pb_frame *frames, uint32_t frame_capacity,
-			    struct pb_walk *result)
+                            uint16_t cpu, uint32_t flags, struct pb_frame *frames, uint32_t frame_capacity,
+                            struct pb_walk *result)
 {
 	struct pb_walk walk = { 0 };
 	uint64_t at = 0, last_time_ns = 0;
@@ -254,7 +254,7 @@ static void copy_window(const struct pb_ring *ring, uint64_t start, uint64_t byt
 
 /* Returns how many bytes it left for the next time. */
 static uint64_t drain_one(const struct pb_ring *ring, uint8_t *arena, uint64_t slice_bytes, uint64_t sample_type,
-			  struct pb_frame *frames, struct pb_ring_state *state)
+                          struct pb_frame *frames, struct pb_ring_state *state)
 {
 	struct perf_event_mmap_page *page = ring->page;
 	uint64_t head = pb_ring_head(ring), tail = page->data_tail;
@@ -273,7 +273,7 @@ static uint64_t drain_one(const struct pb_ring *ring, uint8_t *arena, uint64_t s
 		copy_window(ring, window.start, bytes, arena + state->arena_offset);
 		/* Cannot fail: the caller checked sample_type, alignment and room. */
 		(void)pb_ring_walk(arena, state->arena_offset, bytes, sample_type, (uint16_t)ring->cpu,
-				   bytes < remaining ? PB_WALK_CUT : 0, frames, UINT32_MAX, &state->walk);
+		                   bytes < remaining ? PB_WALK_CUT : 0, frames, UINT32_MAX, &state->walk);
 	}
 	if (state->walk.stopped) {
 		state->walk.malformed_bytes += remaining - bytes;
@@ -291,8 +291,8 @@ static uint64_t drain_one(const struct pb_ring *ring, uint8_t *arena, uint64_t s
 }
 
 enum pb_status pb_rings_drain(const struct pb_ring *rings, uint32_t count, uint8_t *arena, uint64_t slice_bytes,
-			      uint64_t sample_type, struct pb_frame *frames, uint64_t frame_capacity,
-			      struct pb_ring_state *states, struct pb_walk *total, uint64_t *left_bytes)
+                              uint64_t sample_type, struct pb_frame *frames, uint64_t frame_capacity,
+                              struct pb_ring_state *states, struct pb_walk *total, uint64_t *left_bytes)
 {
 	struct pb_walk sum = { 0 };
 	uint64_t left = 0;

@@ -27,8 +27,8 @@ static uint64_t minimum(uint64_t a, uint64_t b)
 
 /* Racy by design: a writer may change the oldest bytes under the copy; which ones is found out afterwards. memcpy and
  * not relaxed atomics: torn bytes are cut off, never looked at, and a word-wise copy would cost half the bandwidth. */
-__attribute__((no_sanitize("thread"))) static void copy_racy(const struct pb_ring *ring, uint64_t start,
-							      uint64_t bytes, uint8_t *to)
+__attribute__((no_sanitize("thread"))) static void copy_racy(const struct pb_ring *ring, uint64_t start, uint64_t bytes,
+                                                             uint8_t *to)
 {
 	uint64_t offset = start & (ring->capacity - 1);
 	uint64_t first = minimum(ring->capacity - offset, bytes);
@@ -48,7 +48,7 @@ static uint64_t untouched(const struct pb_ring_state *state, uint64_t now, uint6
 }
 
 enum pb_status pb_rings_snapshot_copy(const struct pb_ring *rings, uint32_t count, uint32_t everything,
-				      uint64_t slack_bytes, uint8_t *arena, struct pb_ring_state *states)
+                                      uint64_t slack_bytes, uint8_t *arena, struct pb_ring_state *states)
 {
 	uint64_t arena_offset = 0;
 
@@ -97,7 +97,7 @@ static uint32_t walk_flags(const struct pb_ring_state *state)
 }
 
 enum pb_status pb_rings_snapshot_count(const struct pb_ring *rings, uint32_t count, const uint8_t *arena,
-				       uint64_t sample_type, struct pb_ring_state *states, struct pb_walk *total)
+                                       uint64_t sample_type, struct pb_ring_state *states, struct pb_walk *total)
 {
 	struct pb_walk sum = { 0 };
 
@@ -109,8 +109,8 @@ enum pb_status pb_rings_snapshot_count(const struct pb_ring *rings, uint32_t cou
 		uint64_t since_cursor = bad_head ? 0 : rings[i].cursor - state->head, whole;
 		struct pb_walk walk;
 
-		(void)pb_ring_walk(arena, state->arena_offset, state->valid_bytes, sample_type,
-				   (uint16_t)state->cpu, walk_flags(state), NULL, 0, &walk);
+		(void)pb_ring_walk(arena, state->arena_offset, state->valid_bytes, sample_type, (uint16_t)state->cpu,
+		                   walk_flags(state), NULL, 0, &walk);
 		walk.malformed += bad_head;
 		whole = state->valid_bytes - walk.truncated_bytes;
 		state->walk = walk;
@@ -123,8 +123,8 @@ enum pb_status pb_rings_snapshot_count(const struct pb_ring *rings, uint32_t cou
 }
 
 enum pb_status pb_rings_snapshot_frames(struct pb_ring *rings, uint32_t count, const uint8_t *arena,
-					uint64_t sample_type, struct pb_frame *frames, uint64_t frame_capacity,
-					const struct pb_ring_state *states)
+                                        uint64_t sample_type, struct pb_frame *frames, uint64_t frame_capacity,
+                                        const struct pb_ring_state *states)
 {
 	struct pb_walk walk;
 
@@ -138,8 +138,8 @@ enum pb_status pb_rings_snapshot_frames(struct pb_ring *rings, uint32_t count, c
 		const struct pb_ring_state *state = &states[i];
 		struct pb_frame *own = frames + state->first_frame;
 
-		(void)pb_ring_walk(arena, state->arena_offset, state->valid_bytes, sample_type,
-				   (uint16_t)state->cpu, walk_flags(state), own, state->walk.frames, &walk);
+		(void)pb_ring_walk(arena, state->arena_offset, state->valid_bytes, sample_type, (uint16_t)state->cpu,
+		                   walk_flags(state), own, state->walk.frames, &walk);
 		pb_frames_reverse(own, state->walk.frames, sample_type);
 		if (!(state->head & 7))
 			rings[i].cursor = state->head;
@@ -173,15 +173,15 @@ static void sift_down(const struct pb_frame *frames, struct pb_run *heap, uint32
 }
 
 void pb_frames_merge(const struct pb_frame *frames, const struct pb_ring_state *states, uint32_t count,
-		     struct pb_run *heap, struct pb_frame *merged)
+                     struct pb_run *heap, struct pb_frame *merged)
 {
 	uint32_t runs = 0;
 	uint64_t at = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
 		if (states[i].walk.frames)
-			heap[runs++] = (struct pb_run){ states[i].first_frame,
-							states[i].first_frame + states[i].walk.frames };
+			heap[runs++] =
+				(struct pb_run){ states[i].first_frame, states[i].first_frame + states[i].walk.frames };
 	}
 	for (uint32_t i = runs / 2; i-- > 0;)
 		sift_down(frames, heap, runs, i);

@@ -4,11 +4,14 @@
 Facts: ``close`` may come from another thread, or from a signal handler that runs in the very thread that waits.
 Meaning: mappings and fds must stay until nobody uses them, and close may not wait for its own thread.
 Decision: who is inside is counted by thread; the last one out releases; close waits for that unless itself inside.
+  After a fork the child has the fds and not the mappings (the kernel does not copy perf's), and taking a ring out
+  of the map would end the parent's recording: in the child nothing is used and nothing is released.
 Cost: one lock a call.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -31,6 +34,7 @@ class Gate:
         # Re-entrant: a signal handler may call close() inside the few lines that hold it.
         self._changed = threading.Condition(threading.RLock())
         self._inside: Counter[int] = Counter()
+        self._pid = os.getpid()
         self._closed = False
         self._released = False
 
@@ -41,6 +45,8 @@ class Gate:
 
     def __enter__(self) -> None:
         """Goes inside, or raises ReaderClosed."""
+        if os.getpid() != self._pid:
+            raise ReaderClosed(f"the reader belongs to process {self._pid}, which forked this one; open a new one")
         with self._changed:
             # Counted first: a handler's close between the two lines must find us inside.
             self._inside[threading.get_ident()] += 1
@@ -62,6 +68,8 @@ class Gate:
 
     def close(self) -> None:
         """Closes; returns when everything is released, or at once when its own thread is inside. Twice is fine."""
+        if os.getpid() != self._pid:
+            return
         with self._changed:
             if not self._closed:
                 self._closed = True

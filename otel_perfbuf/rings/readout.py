@@ -27,12 +27,16 @@ PERF_SAMPLE_TIME = 4
 
 @dataclass(frozen=True, slots=True)
 class MappedRing:
-    """Where one ring lies: addresses of its header page and of its ``capacity`` data bytes (a power of two)."""
+    """Where one ring lies: addresses of its header page and of its ``capacity`` data bytes (a power of two).
+
+    ``owner`` is kept as long as a readout uses the ring; None where somebody else keeps the memory.
+    """
 
     cpu: int
     page: int
     data: int
     capacity: int
+    owner: object = None
 
 
 class _Readout:
@@ -46,6 +50,7 @@ class _Readout:
             struct.data = ffi.cast("const uint8_t *", ring.data)
             struct.capacity = ring.capacity
             struct.cpu = ring.cpu
+        self._mapped = tuple(rings)
         self._count = len(rings)
         self._sample_type = sample_type
         self._timed = bool(sample_type & PERF_SAMPLE_TIME)

@@ -53,7 +53,7 @@ int pb_sys_perf_open(const struct pb_sys_event *event, int cpu)
 int pb_sys_ring_map(int fd, uint64_t bytes, int writable, void **address)
 {
 	void *mapped = mmap(NULL, (size_t)(bytes + (uint64_t)sysconf(_SC_PAGESIZE)),
-			    PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+	                    PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
 
 	if (mapped == MAP_FAILED)
 		return -errno;

@@ -12,7 +12,7 @@
 /* cffi: begin */
 
 enum pb_sys_constants {
-	PB_SYS_SAMPLE_TID = 2,		/* PERF_SAMPLE_*: checked against the kernel's header in sys.c */
+	PB_SYS_SAMPLE_TID = 2, /* PERF_SAMPLE_*: checked against the kernel's header in sys.c */
 	PB_SYS_SAMPLE_TIME = 4,
 	PB_SYS_SAMPLE_CPU = 128,
 	PB_SYS_SAMPLE_RAW = 1024,
@@ -22,12 +22,12 @@ enum pb_sys_constants {
 /* One PERF_COUNT_SW_BPF_OUTPUT event. */
 struct pb_sys_event {
 	uint64_t sample_type;
-	uint32_t watermark_bytes;	/* wake after so many bytes; 0: wakeup_events counts samples instead */
+	uint32_t watermark_bytes; /* wake after so many bytes; 0: wakeup_events counts samples instead */
 	uint32_t wakeup_events;
 	uint32_t backward;
 	uint32_t use_clockid;
 	int32_t clockid;
-	uint32_t count_lost;		/* PERF_FORMAT_LOST, Linux 6.0 */
+	uint32_t count_lost; /* PERF_FORMAT_LOST, Linux 6.0 */
 };
 
 struct pb_sys_map {

@@ -277,6 +277,19 @@ def test_asyncio_is_told_by_the_file_descriptor(open_reader: Callable[..., PerfR
     assert len(asyncio.run(one())) == 1
 
 
+def test_a_forked_child_leaves_the_rings_to_its_parent(open_reader: Callable[..., PerfReader]) -> None:
+    """Closing and forgetting the reader in a child does not take the rings out of the map."""
+    reader = open_reader()
+    child = os.fork()
+    if not child:
+        reader.close()
+        del reader
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    send(20)
+    assert len(reader.read(0)) == 1
+
+
 def test_a_batch_outlives_its_reader(open_reader: Callable[..., PerfReader]) -> None:
     """Samples own their memory: later reads and close leave them as they are."""
     reader = open_reader()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -150,6 +151,25 @@ def test_close_from_inside_releases_when_it_comes_out() -> None:
         with pytest.raises(ReaderClosed):
             gate.check()
     assert events == ["wake", "release"]
+
+
+def test_a_forked_child_uses_nothing_and_releases_nothing() -> None:
+    """Fds are shared with the parent, mappings are not copied: the child's close must not touch the parent's rings."""
+    released: list[int] = []
+    gate = Gate(lambda: None, lambda: released.append(1))
+    child = os.fork()
+    if not child:
+        try:
+            gate.close()
+            with gate:
+                os._exit(2)
+        except ReaderClosed:
+            os._exit(3 if released else 0)
+        finally:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with gate:
+        assert not gate.closed
 
 
 def test_two_threads_close_at_once_and_both_return_after_the_release() -> None:

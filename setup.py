@@ -8,6 +8,7 @@ Source: setuptools' sub-command protocol (`setuptools.command.build`), cffi's `c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import shutil
@@ -39,8 +40,9 @@ def extensions() -> list[Extension]:
     found: list[Extension] = [runpy.run_path(str(CORE_BUILD))["fast_extension"]]
     for script in CFFI_BUILDS:
         builder = runpy.run_path(str(script))["ffibuilder"]
-        # Writes the generated C when it has changed; the compiler runs in build_ext.
-        found.append(builder.distutils_extension(tmpdir="build/cffi", verbose=False))
+        # Writes the generated C when it has changed, and tells so; the compiler runs in build_ext.
+        with contextlib.redirect_stdout(None):
+            found.append(builder.distutils_extension(tmpdir="build/cffi"))
     for extension in found:
         extension.depends = [*extension.depends, *c_sources()]
     return found
@@ -51,34 +53,30 @@ def c_sources() -> list[str]:
     return sorted(str(path) for folder in ("bpf", "otel_perfbuf/*") for path in Path().glob(f"{folder}/*.[ch]"))
 
 
-def stop(packages: list[str], missing: list[str]) -> None:
-    """Ends the build in one sentence; SystemExit, because setuptools prints a traceback for any Exception."""
-    raise SystemExit(
-        f"Building otel-perfbuf stopped: {', '.join(missing)} not found; on Debian or Ubuntu run "
-        f"`apt-get install {' '.join(packages)}` (or set OTEL_PERFBUF_SDK_ONLY=1 to install only otel_perfbuf.sdk)."
-    )
+def require_packages() -> None:
+    """Ends the build in one sentence when something of the system is missing: all of it, with the packages' names.
 
-
-def require_tools(*tools: str) -> None:
-    """Stops when a program is not on PATH; its Debian package has its name."""
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    if missing:
-        stop(missing, missing)
-
-
-def require_headers() -> None:
-    """Stops when the C compiler or a header is missing; asks the compiler itself, which knows its own paths."""
+    SystemExit, because setuptools prints a traceback for any Exception.
+    """
+    missing = {tool: tool for tool in ("make", "clang") if shutil.which(tool) is None}
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
     if shutil.which(compiler[0]) is None:
-        stop(["gcc", *HEADERS.values()], [f"the C compiler {compiler[0]}"])
-    include = f"-I{sysconfig.get_paths()['include']}"
-    missing = []
-    for header in HEADERS:
-        command = [*compiler, "-E", include, "-x", "c", "-o", os.devnull, "-"]
-        if subprocess.run(command, input=f"#include <{header}>\n", text=True, capture_output=True).returncode:
-            missing.append(header)
+        missing |= {f"the C compiler {compiler[0]}": "gcc", **HEADERS}
+    else:
+        missing |= {header: package for header, package in HEADERS.items() if not has_header(compiler, header)}
     if missing:
-        stop([HEADERS[header] for header in missing], missing)
+        raise SystemExit(
+            f"Building otel-perfbuf stopped: {', '.join(missing)} not found; on Debian or Ubuntu run "
+            f"`apt-get install {' '.join(missing.values())}` "
+            "(or set OTEL_PERFBUF_SDK_ONLY=1 to install otel_perfbuf.sdk alone)."
+        )
+
+
+def has_header(compiler: list[str], header: str) -> bool:
+    """Whether the compiler finds a header; it is asked, since only it knows its own paths."""
+    include = f"-I{sysconfig.get_paths()['include']}"
+    command = [*compiler, "-E", include, "-x", "c", "-o", os.devnull, "-"]
+    return subprocess.run(command, input=f"#include <{header}>\n", text=True, capture_output=True).returncode == 0
 
 
 class BuildBpf(Command):
@@ -98,8 +96,7 @@ class BuildBpf(Command):
         """Runs bpf/Makefile, which is incremental."""
         if SDK_ONLY:
             return
-        require_tools("make", "clang")
-        require_headers()
+        require_packages()
         if subprocess.run(["make", "--no-print-directory", "-s", "-C", "bpf"]).returncode:
             raise SystemExit(
                 "Building otel-perfbuf stopped: the BPF programs did not compile; clang's words are above."
@@ -130,7 +127,7 @@ class BuildExt(build_ext):
     def run(self) -> None:
         """Builds the extensions."""
         if self.extensions:
-            require_headers()
+            require_packages()
         super().run()
 
 

@@ -20,21 +20,22 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "otel_perfbuf"
 
 # cli -> service -> recorder, exporters -> triggers, records -> rings -> bpf, _core -> errors: a part imports itself and
-# parts of a lower level. The recorder makes payloads and the exporters send them, so it may import exporters.payload.
+# parts of a lower level. bpf is above _core, whose cffi module has the structs of bpf/records.h. The recorder makes
+# payloads and the exporters send them, so it may import exporters.payload.
 LEVELS = {
     "errors": 0,
     "units": 0,
-    "bpf": 1,
     "_core": 1,
-    "rings": 2,
-    "testing": 3,
-    "triggers": 3,
-    "records": 3,
-    "recorder": 4,
-    "exporters": 4,
-    "service": 5,
-    "cli": 6,
-    "__main__": 7,
+    "bpf": 2,
+    "rings": 3,
+    "testing": 4,
+    "triggers": 4,
+    "records": 4,
+    "recorder": 5,
+    "exporters": 5,
+    "service": 6,
+    "cli": 7,
+    "__main__": 8,
 }
 SEAMS = {("recorder", "exporters.payload")}
 

@@ -28,7 +28,7 @@ PROGRAMS = [
     ["true"],
     ["ls", "-l", "/proc/self/nowhere", "/etc/hostname"],
     ["cat", "/etc/hostname", "/nowhere"],
-    ["dd", "if=/dev/zero", "of=/dev/null", "bs=4k", "count=3"],
+    ["dd", "if=/dev/zero", "of=/dev/null", "bs=4k", "count=3", "status=none"],
     ["stat", "/", "/nowhere"],
     ["sort", "/etc/group"],
     ["sleep", "0.01"],

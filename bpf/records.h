@@ -180,6 +180,7 @@ enum pb_page_flags {
 	PB_PAGE_OPEN = 8,		/* .open is a call in flight */
 	PB_PAGE_FRESH = 16,		/* made at fork: the first sys_exit is the clone's child side */
 	PB_PAGE_TORN = 32,		/* iterator only: it changed during every try */
+	PB_PAGE_ENTERED = 64,		/* a sys_enter was seen: an exit without one is a denial */
 };
 
 struct pb_page_head {
@@ -188,11 +189,11 @@ struct pb_page_head {
 	uint64_t version;		/* odd while the thread writes */
 	uint64_t last_sequence;		/* given last */
 	uint64_t seen_ns;		/* iterator only: when it was read */
-	/* SIGKILL's sender, from signal_generate (its delivery carries no siginfo) */
+	/* the last signal's sender, from signal_generate: a fatal signal's delivery carries no siginfo */
 	int32_t kill_code;
 	uint32_t kill_pid;
 	uint32_t kill_uid;
-	uint32_t has_kill;
+	uint32_t has_kill;		/* that signal's number; 0: none */
 	struct pb_syscall open;
 };
 
@@ -229,6 +230,7 @@ struct pb_stats {
 	uint64_t lost_no_ring;		/* -ENOENT: no ring in the map for this CPU */
 	uint64_t lost_other;
 	uint64_t lost_process;		/* entries that `processes` had no room for */
+	uint64_t lost_alerts;		/* process ends that `alerts` had no room or no ring for */
 };
 
 /* rodata `syscalls[PB_SYSCALLS]`, made by otel_perfbuf.records from the syscall tables */

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/*
+ * iterators.bpf.h: the two task iterators: one reads all thread pages at a dump, one gives pages to threads that are
+ * already there. They run in the reader's process, preemptible, beside the threads that write their pages.
+ * Source: Linux kernel/bpf/task_iter.c. One reader at a time: user space holds a lock (otel_perfbuf/bpf/syscalls.py).
+ */
+#ifndef PERFBUF_ITERATORS_BPF_H
+#define PERFBUF_ITERATORS_BPF_H
+
+#include "page.bpf.h"
+
+enum {
+	READ_TRIES = 64,		/* copies of a page that is being written; one takes some 100 ns */
+	EVERY_TASK = 0,			/* key of target_tgids that stands for all */
+};
+
+/* tgid -> flags for its threads' pages: PB_PAGE_TARGET, or PB_PAGE_WAIT_EXEC. Read by the seeder only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u32);
+	__type(value, u32);
+} target_tgids SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct page);
+} page_copies SEC(".maps");
+
+SEC("iter/task")
+int read_pages(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct page *page, *copy;
+	u32 zero = 0, used;
+	int torn = 1;
+
+	if (!task)
+		return 0;
+	page = bpf_task_storage_get(&pages, task, NULL, 0);
+	if (!page || !is_recorded(page->head.flags))
+		return 0;
+	copy = bpf_map_lookup_elem(&page_copies, &zero);
+	if (!copy)
+		return 0;
+	for (int i = 0; i < READ_TRIES; i++) {
+		u64 version = *(volatile u64 *)&page->head.version;
+
+		page_barrier(&page->head.version);
+		bpf_probe_read_kernel(copy, sizeof(*copy) - PAGE_SLACK_BYTES, page);
+		page_barrier(&page->head.version);
+		if (!(version & 1) && version == *(volatile u64 *)&page->head.version) {
+			torn = 0;
+			break;
+		}
+	}
+	used = copy->head.used;
+	if (torn || used > PB_PAGE_RECORD_BYTES) {
+		/* the header tells whose page it is; what follows may be half written */
+		copy->head.flags |= PB_PAGE_TORN;
+		copy->head.flags &= ~PB_PAGE_OPEN;
+		copy->head.used = 0;
+		copy->sample.records = 0;
+		used = 0;
+	}
+	copy->head.open.reserved = 0;
+	copy->head.seen_ns = bpf_ktime_get_ns();
+	copy->sample.bytes = sizeof(copy->sample) + used;
+	copy->sample.ring_records = 0;
+	bpf_probe_read_kernel(copy->sample.comm, sizeof(copy->sample.comm), task->comm);
+	bpf_seq_write(ctx->meta->seq, copy, sizeof(copy->head) + sizeof(copy->sample) + used);
+	return 0;
+}
+
+/* Writes one u32, the thread's id, for each page that it made or changed: user space runs it until there is none. */
+SEC("iter/task")
+int seed_targets(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	u32 tgid, tid, every = EVERY_TASK, flags = 0, *wanted;
+	struct page *page;
+
+	if (!task || task->flags & PF_KTHREAD || !task->mm)
+		return 0;
+	tgid = task->tgid;
+	wanted = bpf_map_lookup_elem(&target_tgids, &tgid);
+	if (!wanted)
+		wanted = bpf_map_lookup_elem(&target_tgids, &every);
+	if (wanted)
+		flags = *wanted;
+	else if ((use_target_comms || use_target_cgroups) && is_named_target(task))
+		flags = PB_PAGE_TARGET;
+	if (!flags)
+		return 0;
+	page = bpf_task_storage_get(&pages, task, NULL, 0);
+	if (page && page->head.flags & (PB_PAGE_TARGET | PB_PAGE_WAIT_EXEC))
+		return 0;
+	if (!is_known_process(task))
+		add_process(task, 0);
+	if (page)
+		__sync_fetch_and_or(&page->head.flags, flags);
+	else if (!create_page(task, own_flags(task) | flags, bpf_ktime_get_ns()))
+		return 0;
+	tid = task->pid;
+	bpf_seq_write(ctx->meta->seq, &tid, sizeof(tid));
+	return 0;
+}
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/*
+ * page.bpf.h: every thread's own page in task storage, and the policy of who has one and is recorded (DESIGN 4).
+ * What it is not: it knows no syscall and no event; the handlers (syscalls.bpf.c) call it.
+ *
+ * Writers: only the thread itself (or its parent before it runs, or the seeder when the page is new), between
+ * page_begin and page_end, which make .version odd and even again; the iterator takes a copy whose version was even
+ * and the same before and after. An output costs more than everything else together, so records are collected and the
+ * page goes as one sample when the next record does not fit.
+ */
+#ifndef PERFBUF_PAGE_BPF_H
+#define PERFBUF_PAGE_BPF_H
+
+#include "perfbuf.bpf.h"
+#include "process_table.bpf.h"
+
+/* Whom to record: 0 = the whole host, 1 = threads whose page says so (seeded, and their children). */
+const volatile u8 filter_targets = 0;
+/* 1: children of a target are targets. */
+const volatile u8 follow_children = 1;
+/* 1: every record is sent at once (forward rings) instead of page by page. */
+const volatile u8 forward = 0;
+/* 1: the map of the same name has entries; 0 saves its lookup. */
+const volatile u8 use_target_comms = 0;
+const volatile u8 use_target_cgroups = 0;
+const volatile u8 use_exclude_comms = 0;
+
+/* A whole record may be written at the end before it is cut to its arguments; copies go in steps of COPY_BYTES. */
+#define PAGE_SLACK_BYTES 96
+#define COPY_BYTES 32
+#define PAGE_MASK_BYTES 1024
+
+struct page {
+	struct pb_page_head head;
+	struct pb_sample sample;
+	u8 records[PB_PAGE_RECORD_BYTES + PAGE_SLACK_BYTES];
+};
+
+_Static_assert(PAGE_MASK_BYTES >= PB_PAGE_RECORD_BYTES &&
+	       PAGE_MASK_BYTES - 1 + COPY_BYTES <= PB_PAGE_RECORD_BYTES + PAGE_SLACK_BYTES, "a masked copy stays inside");
+_Static_assert(sizeof(struct pb_syscall) <= PAGE_SLACK_BYTES, "a whole record fits behind a full page");
+
+/* A thread's own page; gone with the thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct page);
+} pages SEC(".maps");
+
+/* The flight recorder: one ring a CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(u32));
+} history SEC(".maps");
+
+struct comm_key {
+	char comm[PB_COMM_BYTES];
+};
+
+/* Names (NUL-padded) whose processes are targets; looked at when they exec, and by the seeder. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct comm_key);
+	__type(value, u32);
+} target_comms SEC(".maps");
+
+/* cgroup ids (v2) whose processes, and those of cgroups below, are targets. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u64);
+	__type(value, u32);
+} target_cgroups SEC(".maps");
+
+/* Names that are never recorded. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct comm_key);
+	__type(value, u32);
+} exclude_comms SEC(".maps");
+
+static __always_inline void page_begin(struct page *page)
+{
+	page->head.version++;
+	page_barrier(&page->head.version);
+}
+
+static __always_inline void page_end(struct page *page)
+{
+	page_barrier(&page->head.version);
+	page->head.version++;
+}
+
+static __always_inline int is_recorded(u32 flags)
+{
+	return (flags & (PB_PAGE_TARGET | PB_PAGE_EXCLUDED | PB_PAGE_WAIT_EXEC)) == PB_PAGE_TARGET;
+}
+
+static __always_inline int comm_is_in(void *map, struct task_struct *task)
+{
+	struct comm_key key = {};
+
+	/* as a string: what stands behind the kernel's NUL is of an earlier name */
+	bpf_probe_read_kernel_str(key.comm, sizeof(key.comm), task->comm);
+	return bpf_map_lookup_elem(map, &key) != NULL;
+}
+
+static __noinline int cgroup_is_target(struct task_struct *task)
+{
+	struct kernfs_node *node = task->cgroups->dfl_cgrp->kn;
+
+	for (int i = 0; i < CGROUP_DEPTH && node; i++) {
+		u64 id = BPF_CORE_READ(node, id);
+
+		if (bpf_map_lookup_elem(&target_cgroups, &id))
+			return 1;
+		if (bpf_core_field_exists(node->__parent))
+			node = BPF_CORE_READ(node, __parent);
+		else
+			node = BPF_CORE_READ((struct kernfs_node___parent *)node, parent);
+	}
+	return 0;
+}
+
+/* Whether a name or a cgroup makes the task a target. */
+static __always_inline int is_named_target(struct task_struct *task)
+{
+	return (use_target_comms && comm_is_in(&target_comms, task)) || (use_target_cgroups && cgroup_is_target(task));
+}
+
+/* What a task that no parent decides about is: flags of its page. */
+static __always_inline u32 own_flags(struct task_struct *task)
+{
+	u32 flags = filter_targets ? 0 : PB_PAGE_TARGET;
+
+	if (task->tgid == agent_tgid)
+		flags |= PB_PAGE_EXCLUDED;
+	else if (use_exclude_comms && comm_is_in(&exclude_comms, task))
+		flags |= PB_PAGE_EXCLUDED;
+	return flags;
+}
+
+/* Makes the page of a thread that has none. The flags come last: until then the page is nobody's. */
+static __always_inline struct page *create_page(struct task_struct *task, u32 flags, u64 now)
+{
+	struct page *page = bpf_task_storage_get(&pages, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!page) {
+		count_lost_page();
+		return NULL;
+	}
+	fill_sample(&page->sample, task, PB_SAMPLE_PAGE);
+	page->sample.instance = new_instance(now);
+	page->sample.sent_ns = now;
+	barrier();
+	page->head.flags = flags;
+	return page;
+}
+
+/* Slow path of a thread without a page. NULL: it is not recorded. */
+static __noinline struct page *first_page(struct task_struct *task)
+{
+	struct page *page;
+
+	if (filter_targets || (task->flags & PF_KTHREAD))
+		return NULL;
+	page = create_page(task, own_flags(task), bpf_ktime_get_ns());
+	if (page && is_recorded(page->head.flags) && !is_known_process(task))
+		add_process(task, 0);
+	return page;
+}
+
+static __always_inline struct page *get_page(struct task_struct *task)
+{
+	struct page *page = bpf_task_storage_get(&pages, task, NULL, 0);
+
+	if (!page && !filter_targets)
+		page = first_page(task);
+	return page;
+}
+
+/* Sends the page into this CPU's ring and empties it. The copy in the ring is there before the page is empty: a dump
+ * that reads pages first and rings second sees each record at least once. Outside of page_begin and page_end: while the
+ * output runs, the page can be read. */
+static __always_inline void flush_page(void *ctx, struct page *page, struct task_struct *task, u64 now)
+{
+	u32 used = page->head.used;
+
+	if (!used || used > PB_PAGE_RECORD_BYTES)
+		return;
+	bpf_probe_read_kernel(page->sample.comm, sizeof(page->sample.comm), task->comm);
+	page->sample.sent_ns = now;
+	send_sample(ctx, &history, &page->sample, sizeof(page->sample) + used);
+	page_begin(page);
+	page->sample.records = 0;
+	page->head.used = 0;
+	page_end(page);
+}
+
+/* Room for a record of `bytes` (at most PAGE_SLACK_BYTES) at the page's end, after sending it if there is none.
+ * NULL is for the verifier: it does not happen. */
+static __always_inline void *page_room(void *ctx, struct page *page, struct task_struct *task, u32 bytes, u64 now)
+{
+	u32 used;
+
+	if (page->head.used + bytes > PB_PAGE_RECORD_BYTES)
+		flush_page(ctx, page, task, now);
+	used = page->head.used;
+	if (used > PB_PAGE_RECORD_BYTES)
+		return NULL;
+	return page->records + used;
+}
+
+/* The record at the page's end is whole: it counts. `owned`: how many sequences it owns (0, 1). */
+static __always_inline void page_added(struct page *page, u32 bytes, u32 owned, u64 now)
+{
+	page->head.used += bytes;
+	page->sample.records += owned;
+	page->sample.sent_ns = now;
+}
+
+static __always_inline void fill_record(struct pb_record *record, u32 bytes, u8 kind, u8 flags, u64 sequence,
+					u64 time_ns)
+{
+	record->bytes = bytes;
+	record->kind = kind;
+	record->flags = flags;
+	record->cpu = bpf_get_smp_processor_id();
+	record->arguments = 0;
+	record->captures = 0;
+	record->sequence = sequence;
+	record->time_ns = time_ns;
+}
+
+/* Sends the record in the scratch as a sample of its own, under the header of the thread's page. */
+static __always_inline void send_single(void *ctx, struct page *page, struct scratch *scratch, u32 bytes, u32 owned)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (bytes > RECORD_LIMIT)
+		return;
+	__builtin_memcpy(&scratch->sample, &page->sample, sizeof(scratch->sample));
+	scratch->sample.kind = PB_SAMPLE_SINGLE;
+	scratch->sample.records = owned;
+	scratch->sample.sent_ns = scratch->now;
+	bpf_probe_read_kernel(scratch->sample.comm, sizeof(scratch->sample.comm), task->comm);
+	send_sample(ctx, &history, &scratch->sample, sizeof(scratch->sample) + bytes);
+}
+
+/* Appends the record of `bytes` (a multiple of 8) that stands in the scratch; one that no page can hold goes alone.
+ * Leaves the flags `clear` out of the page's, together with the append. */
+static __noinline void append_scratch(void *ctx, struct page *page, struct scratch *scratch, u32 bytes, u32 clear)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 owned = ((struct pb_record *)scratch->record)->kind != PB_RECORD_ENTRY;
+	u32 used;
+
+	if (bytes > PB_PAGE_RECORD_BYTES) {
+		send_single(ctx, page, scratch, bytes, owned);
+		page_begin(page);
+		page->head.flags &= ~clear;
+		page_end(page);
+		return;
+	}
+	page_room(ctx, page, task, bytes, scratch->now);
+	used = page->head.used;
+	page_begin(page);
+	for (u32 i = 0; i < PB_PAGE_RECORD_BYTES; i += COPY_BYTES) {
+		u64 *from = (u64 *)(scratch->record + i);
+		/* the mask is for the verifier: used + bytes fit, page_room has seen to it */
+		u64 *to = (u64 *)(page->records + ((used + i) & (PAGE_MASK_BYTES - 1)));
+
+		if (i >= bytes)
+			break;
+		to[0] = from[0];
+		to[1] = from[1];
+		to[2] = from[2];
+		to[3] = from[3];
+	}
+	page_added(page, bytes, owned, scratch->now);
+	page->head.flags &= ~clear;
+	page_end(page);
+	if (forward)
+		flush_page(ctx, page, task, scratch->now);
+}
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/*
+ * perfbuf.bpf.h: what all programs here share: the loss counters, the one function that sends a sample, unique
+ * instances, and the per-CPU memory that a long record is built in.
+ * What it is not: it holds no policy (whom to record: page.bpf.h) and no format (records.h).
+ */
+#ifndef PERFBUF_BPF_H
+#define PERFBUF_BPF_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "arch.h"
+#include "records.h"
+
+#define RECORD_LIMIT (PB_SAMPLE_MAX_BYTES - sizeof(struct pb_sample))	/* the largest record that can be sent */
+#define CAPTURE_LIMIT 4096						/* the largest capture */
+
+/* The agent itself: never recorded. */
+const volatile u32 agent_tgid = 0;
+
+/* One element; every CPU counts for itself. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pb_stats);
+} stats SEC(".maps");
+
+/* A call as the capture functions see it, whatever memory it came from. */
+struct captured_call {
+	u64 args[6];
+	s64 result;
+};
+
+/* A record on its way: the sample header stands before it so that it can be sent alone. The slack lets the verifier
+ * see that any capture that begins inside .record ends inside the element. */
+struct scratch {
+	struct pb_sample sample;
+	u8 record[RECORD_LIMIT];
+	u8 slack[2 * CAPTURE_LIMIT + 64];
+	u32 at;				/* where the next capture begins in .record */
+	u32 captures;			/* how many there are */
+	u64 now;			/* when its event happened */
+	struct captured_call call;
+};
+
+/* Used with preemption off (tracepoints), never by the iterators. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+u64 last_instance = 0;
+
+static __always_inline struct pb_stats *get_stats(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&stats, &zero);
+}
+
+static __always_inline struct scratch *get_scratch(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&scratches, &zero);
+}
+
+/* A time that was never given before: pages made in one nanosecond on two CPUs must differ. */
+static __always_inline u64 new_instance(u64 now)
+{
+	for (int i = 0; i < 8; i++) {
+		u64 last = *(volatile u64 *)&last_instance;
+		u64 next = now > last ? now : last + 1;
+
+		if (__sync_val_compare_and_swap(&last_instance, last, next) == last)
+			return next;
+	}
+	return now;
+}
+
+static __always_inline void count_lost_page(void)
+{
+	struct pb_stats *counts = get_stats();
+
+	if (counts)
+		counts->lost_no_page++;
+}
+
+static __always_inline void count_lost_process(void)
+{
+	struct pb_stats *counts = get_stats();
+
+	if (counts)
+		counts->lost_process++;
+}
+
+/* Sends `bytes` (header and records) to this CPU's ring. What fails is counted here and nowhere else. */
+static __always_inline void send_sample(void *ctx, void *ring, struct pb_sample *sample, u32 bytes)
+{
+	struct pb_stats *counts = get_stats();
+	long error;
+
+	if (!counts)
+		return;
+	sample->bytes = bytes;
+	sample->ring_records = counts->ring_records;
+	error = bpf_perf_event_output(ctx, ring, BPF_F_CURRENT_CPU, sample, bytes);
+	if (!error)
+		counts->ring_records += sample->records;
+	else if (error == -ENOSPC)
+		counts->lost_no_space += sample->records;
+	else if (error == -ENOENT)
+		counts->lost_no_ring += sample->records;
+	else
+		counts->lost_other += sample->records;
+}
+
+/* Header of a sample about `task`; instance, counts and times are the caller's. */
+static __always_inline void fill_sample(struct pb_sample *sample, struct task_struct *task, u8 kind)
+{
+	sample->version = PB_VERSION;
+	sample->kind = kind;
+	sample->tid = task->pid;
+	sample->tgid = task->tgid;
+	sample->process_start_ns = task->group_leader->start_time;
+	bpf_probe_read_kernel(sample->comm, sizeof(sample->comm), task->comm);
+}
+
+/* The process's end as wait(2) reports it. */
+static __always_inline s32 wait_status(struct task_struct *task)
+{
+	struct signal_struct *signal = task->signal;
+
+	if (signal->flags & SIGNAL_GROUP_EXIT)
+		return signal->group_exit_code;
+	return task->group_leader->exit_code;
+}
+
+#endif

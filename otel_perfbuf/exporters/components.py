@@ -17,7 +17,7 @@ from otel_perfbuf.exporters.payload import Exporter
 
 __all__ = ["EXPORTERS", "ExporterModule", "exporter_for_endpoint", "exporter_module"]
 
-EXPORTERS: Final = MappingProxyType({"otlp_grpc": "beta", "otlp_http": "beta", "file": "beta", "debug": "beta"})
+EXPORTERS: Final = MappingProxyType({"otlp_grpc": "beta", "otlp_http": "beta", "file": "beta", "debug": "development"})
 """Type to stability, in the order in which they are shown."""
 
 

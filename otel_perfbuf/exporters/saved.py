@@ -72,7 +72,7 @@ def read_saved(path: Path) -> Saved:
 def saved_lines(saved: Saved, *, colour: bool, lines: int | None = None) -> Iterator[str]:
     """The text of all dumps in it, each in turn, without newlines; text is given as it is. ``lines``: as text_lines."""
     if saved.format == "text":
-        yield from saved.text.splitlines()
+        yield from saved.text.removesuffix("\n").split("\n")
         return
     for dump in dumps_of(saved.logs, saved.traces):
         yield from text_lines(dump, lines=lines, colour=colour)

@@ -97,7 +97,7 @@ class Collector:
         if not self.output.exists():
             return []
         text = self.output.read_text(encoding="utf-8")
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [json.loads(line) for line in text.split("\n")[:-1]]  # not splitlines: U+2028
 
     def resource_logs(self) -> list[dict[str, Any]]:
         """All resourceLogs entries so far, in the order of arrival."""

@@ -83,9 +83,14 @@ def check_graph(configuration: Configuration, named: Mapping[Section, set[str]],
             problems.add(f"service.extensions.{index}", _undefined("extension", extension, named["extensions"]))
     for name, pipeline in service.pipelines.items():
         _check_pipeline(name, pipeline, configuration, named, problems)
+    owners: dict[str, str] = {}
     for name, connector in configuration.connectors.items():
         if isinstance(connector.options, FlightRecorderOptions):
             _check_recorder(name, connector.options, configuration, named, problems)
+            for index, receiver in enumerate(connector.options.history):
+                if (owner := owners.setdefault(receiver, name)) != name:
+                    sentence = f"{receiver} is the history of {owner} already; a receiver has one flight_recorder"
+                    problems.add(f"connectors.{name}.history.{index}", sentence)
     for name, exporter in configuration.exporters.items():
         storage = getattr(getattr(exporter.options, "sending_queue", None), "storage", None)
         if storage is not None:

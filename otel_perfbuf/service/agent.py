@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of `otel-perfbuf run`: start, signals, reload, stop.
+
+What it is not: what is started is running.py's. SIGINT and SIGTERM end it, flushing for at most 5 seconds; SIGHUP loads
+the configuration again and, if it is good and another one, restarts the components; a bad one changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
+from typing import Any, Final
+
+from otel_perfbuf.errors import ConfigError, PerfbufError
+from otel_perfbuf.service import log
+from otel_perfbuf.service.model import Configuration
+from otel_perfbuf.service.parts import Parts
+from otel_perfbuf.service.running import Running
+from otel_perfbuf.service.telemetry import Telemetry
+
+__all__ = ["Agent"]
+
+_log = logging.getLogger(__name__)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Agent:
+    """Runs one configuration after the other, until it is told to end.
+
+    ``load`` gives the configuration, at the start and at each reload; it may raise ConfigError.
+    """
+
+    def __init__(self, load: Callable[[], Configuration], parts: Parts) -> None:
+        self._load = load
+        self._parts = parts
+        self._telemetry = Telemetry()
+        self._started_unix_s = time.time()
+        self._reloads = 0
+
+    def run(self) -> int:
+        """Runs in the foreground; 0 after SIGINT or SIGTERM. Raises what made the start impossible."""
+        # Signals are blocked in all threads and taken from here by sigwait: no handler ever runs inside other code.
+        with _blocked_signals():
+            configuration = self._load()
+            log.set_up(configuration.service.telemetry.logs.level)
+            running = self._start(configuration)
+            _log.info("recording; pid %d", os.getpid())
+            try:
+                while (number := signal.sigwait(_SIGNALS)) == signal.SIGHUP:
+                    configuration, running = self._reload(configuration, running)
+                _log.info("%s: stopping", signal.Signals(number).name)
+            finally:
+                for sentence in running.stop():
+                    _log.warning("%s", sentence)
+        _log.info("stopped")
+        return 0
+
+    def _start(self, configuration: Configuration) -> Running:
+        running = Running(configuration, self._parts, self._telemetry, self._status)
+        running.start()
+        return running
+
+    def _reload(self, configuration: Configuration, running: Running) -> tuple[Configuration, Running]:
+        try:
+            changed = self._load()
+        except ConfigError as fault:
+            for path, sentence in fault.problems or (("", str(fault)),):
+                _log.error("reload: %s%s", f"{path}: " if path else "", sentence)
+            _log.error("reload: the configuration is wrong; the old one goes on")
+            return configuration, running
+        if changed == configuration:
+            _log.info("reload: nothing has changed")
+            return configuration, running
+        for sentence in running.stop():
+            _log.warning("%s", sentence)
+        try:
+            started = self._start(changed)
+        except (PerfbufError, OSError) as fault:
+            _log.error("reload: the new configuration cannot start, the old one is started again: %s", fault)
+            return configuration, self._start(configuration)
+        self._reloads += 1
+        log.set_up(changed.service.telemetry.logs.level)
+        _log.info("reload: the new configuration runs")
+        return changed, started
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "version": _version(),
+            "pid": os.getpid(),
+            "uptime_seconds": round(time.time() - self._started_unix_s, 3),
+            "reloads": self._reloads,
+        }
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    # A shell's background job starts with SIGINT ignored, and an ignored signal is never pending: without a handler
+    # sigwait would not see it.
+    handlers = {number: signal.signal(number, _nothing) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        while signal.sigtimedwait(_SIGNALS, 0) is not None:
+            pass  # impatient repetitions while stopping
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """Never called: the signal is blocked."""
+
+
+def _version() -> str:
+    try:
+        return version("otel-perfbuf")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real parts: programs, rings and recorders for configured options.
+
+What it is not: it starts nothing; running.py does, in order. The modules that need libbpf and the C core are imported
+only here and only when asked, so that `validate` runs on any host.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from otel_perfbuf.errors import ReaderClosed
+from otel_perfbuf.exporters.payload import Payload
+from otel_perfbuf.service.alerts import AlertTrigger
+from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions
+from otel_perfbuf.service.parts import Gate, History, Live, MadeDump, Recorder
+from otel_perfbuf.triggers.firing import Trigger
+from otel_perfbuf.triggers.process_exit import CORE_SIGNALS, ProcessExitOptions
+
+if TYPE_CHECKING:
+    from otel_perfbuf.bpf.syscalls import AlertRules
+    from otel_perfbuf.recorder.source import HistorySource
+
+__all__ = ["KernelParts"]
+
+
+class _KernelHistory:
+    """A HistorySource with the service's view of it."""
+
+    def __init__(self, source: HistorySource) -> None:
+        self.source = source
+
+    def attach(self) -> None:
+        self.source.attach()
+
+    def status(self) -> Mapping[str, Any]:
+        reader = self.source.reader
+        status: dict[str, Any] = {
+            "mode": "overwritable",
+            "ring_bytes": reader.per_cpu_bytes * len(reader.cpus),
+            "cpus": len(reader.cpus),
+        }
+        try:
+            stats = reader.stats
+            status.update(overwritten_bytes=stats.overwritten_bytes, malformed=stats.malformed)
+            status["lost"] = self.source.program.stats().lost
+        except ReaderClosed:
+            pass  # asked while the agent ends
+        return status
+
+    def exits(self, options: ProcessExitOptions) -> Trigger:
+        from otel_perfbuf.recorder.clock import unix_offset_ns
+
+        return AlertTrigger(self.source.alerts, options, unix_offset_ns)
+
+    def close(self) -> None:
+        self.source.close()
+
+
+def _alert_rules(exits: ProcessExitOptions | None) -> AlertRules:
+    """What the kernel sends; it may be more than fires (lists of exit codes), never less."""
+    from otel_perfbuf.bpf.syscalls import AlertRules
+
+    if exits is None:
+        return AlertRules()
+    names = CORE_SIGNALS if exits.signals == "core" else () if isinstance(exits.signals, str) else exits.signals
+    return AlertRules(
+        everything=exits.signals == "all",
+        nonzero=exits.exit_codes not in ("none", ()),
+        signals=tuple(int(signal.Signals[f"SIG{name}"]) for name in names),
+    )
+
+
+class KernelParts:
+    """Parts on this host's kernel."""
+
+    def history(self, options: PerfBufferOptions, exits: ProcessExitOptions | None) -> History:
+        """Loads the flight-recorder program and opens its rings."""
+        from otel_perfbuf.recorder.source import HistorySource, SourceOptions
+
+        targets = options.targets
+        return _KernelHistory(
+            HistorySource(
+                SourceOptions(
+                    per_cpu_bytes=options.per_cpu_bytes,
+                    max_total_bytes=options.max_total_bytes,
+                    whole_host=options.whole_host,
+                    pids=targets.pids,
+                    comms=targets.comms,
+                    cgroups=targets.cgroups,
+                    exclude_comms=options.exclude.comms,
+                    include=options.syscalls.include,
+                    exclude=options.syscalls.exclude,
+                    string_bytes=options.strings.max_bytes,
+                    path_bytes=options.strings.max_path_bytes,
+                    buffers=options.buffers,
+                    alerts=_alert_rules(exits),
+                )
+            )
+        )
+
+    def recorder(
+        self, history: History, options: FlightRecorderOptions, emit: Callable[[MadeDump], object], gate: Gate
+    ) -> Recorder:
+        """The recorder of a history that this object made."""
+        from otel_perfbuf.recorder.dump import DumpOptions
+        from otel_perfbuf.recorder.recorder import FlightRecorder
+
+        return FlightRecorder(
+            cast(_KernelHistory, history).source,
+            DumpOptions(scope=options.scope, before_s=options.window.before, max_records=options.max_records),
+            emit,
+            after_s=options.window.after,
+            gate=gate,
+        )
+
+    def live(self, options: PerfBufferOptions, emit: Callable[[Payload], object]) -> Live:
+        """Loads the process program and opens its rings."""
+        from otel_perfbuf.bpf.process import ProcessProgram
+        from otel_perfbuf.recorder.live import LiveStream
+        from otel_perfbuf.records import build_plan
+
+        return LiveStream(
+            ProcessProgram(),
+            build_plan(),
+            emit,
+            per_cpu_bytes=options.per_cpu_bytes,
+            watermark_bytes=int(options.per_cpu_bytes * options.watermark),
+        )

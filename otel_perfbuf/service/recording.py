@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A configured flight recorder: its triggers, its manners, its recorder, and what is counted of them.
+
+What it is not: it makes no dump and sends none. Source: CONTRACT section 2 (connectors), section 7 (perfbuf_dumps).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from otel_perfbuf.service.control import DumpRequest
+from otel_perfbuf.service.options import FlightRecorderOptions
+from otel_perfbuf.service.parts import History, MadeDump, Parts
+from otel_perfbuf.service.telemetry import Telemetry
+from otel_perfbuf.triggers.firing import Firing, Trigger
+from otel_perfbuf.triggers.manners import Manners
+from otel_perfbuf.triggers.socket import SocketTrigger
+
+__all__ = ["Recording"]
+
+_log = logging.getLogger(__name__)
+
+
+class _CountedManners(Manners):
+    """Manners that also count into the agent's telemetry."""
+
+    telemetry: Telemetry
+
+    def admit(self, firing: Firing) -> bool:
+        admitted = super().admit(firing)
+        if not admitted:
+            self.telemetry.add("perfbuf_dumps", (firing.kind, "suppressed"))
+        return admitted
+
+
+class Recording:
+    """One `flight_recorder`. ``history_s`` is the history's depth as of the last dump, None before it."""
+
+    def __init__(
+        self,
+        component_id: str,
+        receiver: str,
+        options: FlightRecorderOptions,
+        history: History,
+        parts: Parts,
+        telemetry: Telemetry,
+        emit: Callable[[MadeDump], object],
+    ) -> None:
+        self.id = component_id
+        self.receiver = receiver
+        self.after_s = options.window.after
+        self.history_s: float | None = None
+        self._telemetry = telemetry
+        self._emit = emit
+        self._fired: Counter[str] = Counter()
+        self._manners = _CountedManners(options.hold_off, options.max_dumps)
+        self._manners.telemetry = telemetry
+        self._recorder = parts.recorder(history, options, self._made, self._manners)
+        self._socket = SocketTrigger(options.triggers.socket) if options.triggers.socket is not None else None
+        self._triggers: list[Trigger] = [self._socket] if self._socket is not None else []
+        if options.triggers.process_exit is not None:
+            self._triggers.append(history.exits(options.triggers.process_exit))
+        self._undo = contextlib.ExitStack()
+
+    def start(self) -> None:
+        """Starts the recorder, then arms the triggers."""
+        self._recorder.start()
+        for trigger in self._triggers:
+            trigger.start(self._fire)
+            self._undo.callback(trigger.stop)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Disarms, then finishes what is in the making; False when that was not done in time."""
+        self._undo.close()
+        return self._recorder.stop(timeout_s)
+
+    def ask(self, request: DumpRequest) -> Future[Any] | None:
+        """A firing by hand: nothing holds it off."""
+        firing = Firing("manual", request.reason, time.time_ns(), pid=request.pid, cgroup=request.cgroup)
+        self._manners.exempt(firing)
+        return self._fire(firing)
+
+    def status(self) -> dict[str, Any]:
+        """Counts since the start."""
+        return {
+            **self._recorder.status(),
+            "fired": dict(self._fired),
+            "suppressed": dict(self._manners.suppressed),
+            "refused": dict(self.refused()),
+        }
+
+    def refused(self) -> Counter[str]:
+        """Datagrams that were not taken, by cause."""
+        return Counter(self._socket.refused) if self._socket is not None else Counter()
+
+    def _fire(self, firing: Firing) -> Future[Any] | None:
+        self._fired[firing.kind] += 1
+        _log.debug("trigger %s fired: %s", firing.kind, firing.reason)
+        future = self._recorder.fire(firing)
+        if future is not None and not hasattr(future, "perfbuf_counted"):
+            future.perfbuf_counted = True  # type: ignore[attr-defined]  # joined firings share one future
+            future.add_done_callback(lambda done: self._count_failure(firing, done))
+        return future
+
+    def _count_failure(self, firing: Firing, done: Future[Any]) -> None:
+        if not done.cancelled() and done.exception() is not None:
+            self._telemetry.add("perfbuf_dumps", (firing.kind, "failed"))
+
+    def _made(self, dump: MadeDump) -> None:
+        header = dump.header
+        self.history_s = max(header.window_end_unix_ns - header.complete_since_unix_ns, 0) / 1e9
+        self._telemetry.add("perfbuf_snapshot_duration_seconds", (self.receiver,), header.snapshot_ns / 1e9)
+        self._telemetry.add("otelcol_receiver_accepted_log_records", (self.receiver,), header.records)
+        self._emit(dump)

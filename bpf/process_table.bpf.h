@@ -13,7 +13,7 @@ enum {
 	PATH_COMPONENTS = 48,
 	NAME_BYTES = 255,		/* NAME_MAX */
 	CGROUP_DEPTH = 16,
-	ENVIRONMENT_STRINGS = 512,	/* environment strings looked at */
+	ENVIRONMENT_STRINGS = 256,	/* environment strings looked at */
 	ENVIRONMENT_CHUNK = 256,	/* longest piece of one read at a time */
 };
 
@@ -38,6 +38,9 @@ struct process_scratch {
 	u8 slack[NAME_BYTES + 1 + ENVIRONMENT_CHUNK];
 	u64 chunk[ENVIRONMENT_CHUNK / 8];
 	u32 environment_bytes;
+	u64 environment_at;
+	u32 inside;			/* the next piece goes on with a string */
+	u32 keep;			/* that string is kept */
 };
 
 /* A process entry being made: too large for the stack. */
@@ -60,15 +63,20 @@ static __always_inline u64 cgroup_of(struct task_struct *task)
 	return task->cgroups->dfl_cgrp->kn->id;
 }
 
-/* Puts the path to the end of .executable, name by name from its last component, across mounts. */
-static __noinline void fill_executable(struct process_scratch *work, struct file *file)
+/* Puts the path to the end of .executable, name by name from its last component, across mounts. Not static: checked by
+ * the verifier once. `address` is of a struct file. */
+__noinline int fill_executable(struct process_scratch *work, u64 address)
 {
+	struct file *file = (struct file *)address;
 	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
 	struct vfsmount *vfsmount = BPF_CORE_READ(file, f_path.mnt);
 	struct mount *mount = (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
-	u8 *buffer = work->process.executable;
 	u32 start = PB_EXECUTABLE_BYTES;
+	u8 *buffer;
 
+	if (!work)
+		return 0;
+	buffer = work->process.executable;
 	for (int i = 0; i < PATH_COMPONENTS; i++) {
 		struct dentry *parent = BPF_CORE_READ(dentry, d_parent);
 		const unsigned char *name;
@@ -96,6 +104,7 @@ static __noinline void fill_executable(struct process_scratch *work, struct file
 		dentry = parent;
 	}
 	work->process.executable_bytes = PB_EXECUTABLE_BYTES - start;
+	return 0;
 }
 
 /* Eight characters as the word that they are in memory. */
@@ -116,40 +125,47 @@ static __always_inline int is_resource_variable(const u64 *text)
 	       (text[3] & 0xff) == '=';
 }
 
-/* Keeps the OTEL_* strings that name a resource; the others may be secrets (OTEL_EXPORTER_OTLP_HEADERS).
- * Current's memory, in the exec tracepoint: the kernel has just written these pages, so they are resident. */
-static __noinline void fill_environment(struct process_scratch *work, struct mm_struct *mm)
+/* One piece of the environment: a string, or what one read of a long one gave. 0: that was the last. */
+static __always_inline int add_environment(struct process_scratch *work)
 {
-	u64 at = BPF_CORE_READ(mm, env_start), end = BPF_CORE_READ(mm, env_end);
-	int inside = 0, keep = 0;	/* the piece goes on with a string; the string is kept */
+	u32 used = work->environment_bytes, bytes, keep = work->keep;
+	long got = bpf_probe_read_user_str(work->chunk, ENVIRONMENT_CHUNK, (void *)work->environment_at);
 
+	if (got <= 0 || got > ENVIRONMENT_CHUNK)
+		return 0;
+	bytes = got;
+	if (!work->inside)
+		keep = is_resource_variable(work->chunk);
+	work->inside = bytes == ENVIRONMENT_CHUNK;	/* cut: its last byte is the helper's NUL, not the string's */
+	bytes -= work->inside & 1;
+	work->environment_at += bytes;
+	work->keep = keep;
+	if (keep && used < PB_ENVIRONMENT_BYTES) {
+		bpf_probe_read_kernel(work->process.environment + used, bytes & (2 * ENVIRONMENT_CHUNK - 1), work->chunk);
+		work->environment_bytes = used + bytes;
+	}
+	return 1;
+}
+
+/* Keeps the OTEL_* strings that name a resource; the others may be secrets (OTEL_EXPORTER_OTLP_HEADERS).
+ * Current's memory, in the exec tracepoint: the kernel has just written these pages, so they are resident.
+ * All that changes from piece to piece is in the scratch, not in registers: the verifier checks one path a piece. */
+__noinline int fill_environment(struct process_scratch *work, u64 at, u64 end)
+{
+	if (!work)
+		return 0;
 	work->environment_bytes = 0;
-	for (int i = 0; i < ENVIRONMENT_STRINGS && at < end; i++) {
-		long got = bpf_probe_read_user_str(work->chunk, ENVIRONMENT_CHUNK, (void *)at);
-		u32 used = work->environment_bytes;
-		int whole;
-
-		if (got <= 0 || got > ENVIRONMENT_CHUNK)
+	work->environment_at = at;
+	work->inside = 0;
+	for (int i = 0; i < ENVIRONMENT_STRINGS; i++)
+		if (work->environment_at >= end || !add_environment(work))
 			break;
-		whole = got < ENVIRONMENT_CHUNK;
-		if (!inside)
-			keep = got > 18 && is_resource_variable(work->chunk);
-		if (keep && used < PB_ENVIRONMENT_BYTES) {
-			u32 bytes = whole ? got : got - 1;
-
-			bpf_probe_read_kernel(work->process.environment + used, bytes & (2 * ENVIRONMENT_CHUNK - 1),
-					      work->chunk);
-			used += bytes;
-			if (used >= PB_ENVIRONMENT_BYTES) {
-				used = PB_ENVIRONMENT_BYTES;
-				work->process.environment[PB_ENVIRONMENT_BYTES - 1] = 0;
-			}
-			work->environment_bytes = used;
-		}
-		at += whole ? got : got - 1;
-		inside = !whole;
+	if (work->environment_bytes >= PB_ENVIRONMENT_BYTES) {
+		work->environment_bytes = PB_ENVIRONMENT_BYTES;
+		work->process.environment[PB_ENVIRONMENT_BYTES - 1] = 0;
 	}
 	work->process.environment_bytes = work->environment_bytes;
+	return 0;
 }
 
 /* What is of the task itself, not of its program. */
@@ -197,9 +213,9 @@ static __noinline void add_process(struct task_struct *task, int exec)
 	work->process.environment_bytes = 0;
 	fill_identity(&work->process, task);
 	if (file)
-		fill_executable(work, file);
+		fill_executable(work, (u64)file);
 	if (exec && mm)
-		fill_environment(work, mm);
+		fill_environment(work, BPF_CORE_READ(mm, env_start), BPF_CORE_READ(mm, env_end));
 	store_process(work, task);
 }
 

@@ -18,9 +18,27 @@ CLASSES = ("file", "process", "network", "signal", "ipc", "desc", "memory", "cre
 ALIASES = {"net": "network"}
 ARCH = 0xC000003E  # AUDIT_ARCH_X86_64
 LATER = {
-    "file": ["fchmodat2", "setxattrat", "getxattrat", "listxattrat", "removexattrat", "open_tree_attr", "file_getattr", "file_setattr"],
-    "desc": ["cachestat", "fchmodat2", "setxattrat", "getxattrat", "listxattrat", "removexattrat", "open_tree_attr", "file_getattr",
-             "file_setattr"],
+    "file": [
+        "fchmodat2",
+        "setxattrat",
+        "getxattrat",
+        "listxattrat",
+        "removexattrat",
+        "open_tree_attr",
+        "file_getattr",
+        "file_setattr",
+    ],
+    "desc": [
+        "cachestat",
+        "fchmodat2",
+        "setxattrat",
+        "getxattrat",
+        "listxattrat",
+        "removexattrat",
+        "open_tree_attr",
+        "file_getattr",
+        "file_setattr",
+    ],
     "memory": ["map_shadow_stack", "mseal"],
 }
 STATEMENT = re.compile(r"strace: (STMT|JUMP)\(BPF_(\w+)(?:, )?(.*)\)$")

@@ -134,8 +134,8 @@ def main() -> int:
         print(f"@{probe.table}\t{probe.kind}\t{probe.mask:#x}\t{unknown}")
         for value, name in rows + EXTRA.get(probe.table, []):
             print(f"{value:#x}\t{name}")
-    for table, (kind, static) in STATIC.items():
-        print(f"@{table}\t{kind}\t0x0\t-")
+    for table, (kind, mask, unknown, static) in STATIC.items():
+        print(f"@{table}\t{kind}\t{mask:#x}\t{unknown}")
         for value, name in static:
             print(f"{value:#x}\t{name}")
     return 0

@@ -61,13 +61,28 @@ COMPOSITES = {
 # Values that no failing call shows.
 EXTRA: dict[str, list[tuple[int, str]]] = {
     "arch_prctl": [(0x1002, "ARCH_SET_FS"), (0x1012, "ARCH_SET_CPUID")],
+    "keyctl_cmd": [(1, "KEYCTL_JOIN_SESSION_KEYRING"), (18, "KEYCTL_SESSION_TO_PARENT")],
     "statx_mask": [(0x7FF, "STATX_BASIC_STATS")],
 }
 
-# Tables that no probe gives.
-STATIC: dict[str, tuple[str, list[tuple[int, str]]]] = {
-    "futex_bitset": ("enum", [(0xFFFFFFFF, "FUTEX_BITSET_MATCH_ANY")]),
-}
+# Tables that no probe gives: kind, mask, text for unknown values, rows.
+STATIC: dict[str, tuple[str, int, str, list[tuple[int, str]]]] = {
+    "kexec_flags": (
+        "flags_value", 0xFFFF0000, "KEXEC_ARCH_???",
+        [(0, "KEXEC_ARCH_DEFAULT"), (1, "KEXEC_ON_CRASH"), (2, "KEXEC_PRESERVE_CONTEXT")],
+    ),
+    "module_flags": (
+        "flags", 0, "MODULE_INIT_???",
+        [(1, "MODULE_INIT_IGNORE_MODVERSIONS"), (2, "MODULE_INIT_IGNORE_VERMAGIC"), (4, "MODULE_INIT_COMPRESSED_FILE")],
+    ),
+    "bits": ("flags", 0, "-", []),  # 32 bits without names
+    "delete_module_flags": ("flags", 0, "O_???", [(0x800, "O_NONBLOCK"), (0x200, "O_TRUNC")]),
+    "kexec_file_flags": (
+        "flags", 0, "-",
+        [(1, "KEXEC_FILE_UNLOAD"), (2, "KEXEC_FILE_ON_CRASH"), (4, "KEXEC_FILE_NO_INITRAMFS")],
+    ),
+    "futex_bitset": ("enum", 0, "-", [(0xFFFFFFFF, "FUTEX_BITSET_MATCH_ANY")]),
+}  # fmt: skip
 
 VALUE_AND_BITS = (*upto(0, 16), *BITS[5:])
 
@@ -113,8 +128,18 @@ PROBES = [
     flags("msg_flags", "sendto", 3),
     enum("shutdown_how", "shutdown", 1, upto(0, 6)),
     # CLONE_NEWNS with CLONE_FS is always refused, so no child is made.
-    Probe("clone_flags", "flags", "clone", 0, tuple(0x20200 | v for v in BITS[9:-1]) + (0xFFFFFF00,), (), 0, 1, "flags=",
-          ((0x200, "CLONE_FS"), (0x20000, "CLONE_NEWNS"))),
+    Probe(
+        "clone_flags",
+        "flags",
+        "clone",
+        0,
+        (*(0x20200 | v for v in BITS[9:-1]), 0xFFFFFF00),
+        (),
+        0,
+        1,
+        "flags=",
+        ((0x200, "CLONE_FS"), (0x20000, "CLONE_NEWNS")),
+    ),
     flags("unshare_flags", "unshare", 0, ()),
     flags("setns_flags", "setns", 1),
     flags("wait_options", "wait4", 2, (-5,)),
@@ -180,7 +205,13 @@ PROBES = [
     enum("sched_policy", "sched_setscheduler", 1, upto(0, 12)),
     enum("rusage_who", "getrusage", 0, (-3, -2, -1, 0, 1, 2), ()),
     enum("itimer_which", "getitimer", 0, upto(0, 6), ()),
-    enum("arch_prctl", "arch_prctl", 0, (0x1001, 0x1003, 0x1004, 0x1011, *upto(0x1021, 0x1030), *upto(0x2001, 0x2006)), ()),
+    enum(
+        "arch_prctl",
+        "arch_prctl",
+        0,
+        (0x1001, 0x1003, 0x1004, 0x1011, *upto(0x1021, 0x1030), *upto(0x2001, 0x2006)),
+        (),
+    ),
     Probe("fanotify_init_flags", "flags_value", "fanotify_init", 0, BITS, (0,), 0xC),
     Probe("fanotify_event_flags", "flags_value", "fanotify_init", 1, (3, *BITS), (0xF0000000,), 0x3),
     flags("fanotify_mark_flags", "fanotify_mark", 1, (-1, 0, 0, -1)),
@@ -197,6 +228,23 @@ PROBES = [
     flags("landlock_create_flags", "landlock_create_ruleset", 2, (0,)),
     enum("landlock_rule_type", "landlock_add_rule", 1, upto(0, 5)),
     flags("pkey_rights", "pkey_alloc", 1, (1,)),
-    enum("ioctl", "ioctl", 1, (*upto(0x5401, 0x5480), *upto(0x8901, 0x8990), 0x80045430, 0x40045431, 0x1277, 0x80081272,
-                               0x40049409, 0x40086602, 0x80086601, 0x5000, 0x9409), (-1,)),
+    enum(
+        "ioctl",
+        "ioctl",
+        1,
+        (
+            *upto(0x5401, 0x5480),
+            *upto(0x8901, 0x8990),
+            0x80045430,
+            0x40045431,
+            0x1277,
+            0x80081272,
+            0x40049409,
+            0x40086602,
+            0x80086601,
+            0x5000,
+            0x9409,
+        ),
+        (-1,),
+    ),
 ]

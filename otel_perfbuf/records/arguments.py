@@ -124,9 +124,9 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     (r"unsigned long", r".*", "ulong"),
     (r"long", r".*", "long"),
     (r"cap_user_\w+|const cap_user_\w+", r".*", "pointer"),
-    (r"(unsigned( int)?|(const )?(__)?u32|rwf_t|qid_t)", r".*flags?|mask", "hex"),
+    (r"(unsigned( int)?|(const )?(__)?u32|rwf_t|qid_t)", r".*flags?|mask", "flags"),
     (r"unsigned( int)?|(const )?(__)?u32|rwf_t|qid_t", r".*", "unsigned"),
-    (r"int", r".*flags?", "hex"),
+    (r"int", r".*flags?", "flags"),
 )
 _COMPILED = tuple((re.compile(type_), re.compile(name), kind) for type_, name, kind in _RULES)
 
@@ -140,7 +140,8 @@ def argument_by_rules(parameter: Parameter) -> Argument:
     """What the rules make of an argument that no row tells about: its kind, and a capture where the kind has one."""
     for type_, name, kind in _COMPILED:
         if type_.fullmatch(parameter.type) and name.fullmatch(parameter.name):
-            return Argument(parameter.name, kind, capture=_CAPTURES.get(kind))
+            # a word of bits that nobody has named yet: 32 bits in hex
+            return Argument(parameter.name, kind, "bits" if kind == "flags" else None, capture=_CAPTURES.get(kind))
     return Argument(parameter.name, "signed")
 
 

@@ -64,6 +64,7 @@ def load_tables(machine: str = "x86_64") -> dict[str, Table]:
             continue
         rows[-1].append((own.get(name, int(value, 16)), name))
     tables = {}
-    for (name, kind, mask, unknown), found in zip(heads, rows, strict=True):
-        tables[name] = Table(name, kind, mask, unknown, tuple(sorted(found) if kind == "enum" else found))
+    for head, found in zip(heads, rows, strict=True):
+        title, shape, bits, comment = head
+        tables[title] = Table(title, shape, bits, comment, tuple(sorted(found) if shape == "enum" else found))
     return tables

@@ -20,7 +20,16 @@ from pathlib import Path
 
 from otel_perfbuf.errors import ConfigError
 
-__all__ = ["MACHINES", "TRACEFS_ROOTS", "Parameter", "Syscall", "data_lines", "load_syscalls", "parse_format", "shipped_syscalls"]
+__all__ = [
+    "MACHINES",
+    "TRACEFS_ROOTS",
+    "Parameter",
+    "Syscall",
+    "data_lines",
+    "load_syscalls",
+    "parse_format",
+    "shipped_syscalls",
+]
 
 MACHINES = ("x86_64", "aarch64")
 TRACEFS_ROOTS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))

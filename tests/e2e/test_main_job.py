@@ -23,7 +23,7 @@ def arrived(collector: Collector) -> Arrived:
         found = parse_lines(peer.output.read_text()) if peer.output.exists() else Arrived([], [])
         headers = [item for item in found.records if item.name == "perfbuf.dump"]
         spans = [span for span in found.spans if span.name == "perfbuf.dump"]
-        return bool(headers and spans) and len(found.history) >= headers[0].attributes["perfbuf.records"]
+        return bool(headers and spans) and len(found.history) >= headers[0].attributes["perfbuf.dump.records"]
 
     collector.wait_for(whole)
     return parse_lines(collector.output.read_text())
@@ -39,8 +39,8 @@ def test_failed_span_gets_its_history(collector: Collector, wire: str) -> None:
     dump = arrived(collector)
 
     assert dump.records[0].name == "perfbuf.dump"
-    assert dump.header["perfbuf.trigger"] == "span_error"
-    assert dump.header["perfbuf.records"] == len(dump.history)
+    assert dump.header["perfbuf.dump.trigger"] == "span_error"
+    assert dump.header["perfbuf.dump.records"] == len(dump.history)
     assert {item.proto.trace_id.hex() for item in dump.records} == {span["trace_id"]}
     assert {item.attributes["perfbuf.dump.id"] for item in dump.records} == {dump.header["perfbuf.dump.id"]}
     dump_span = dump.dump_span()
@@ -92,7 +92,7 @@ def test_segfault_is_told_after_the_process_is_gone(collector: Collector) -> Non
     done = record("--otlp", f"grpc://{collector.grpc}", command=command)
     assert done.returncode == 128 + signal.SIGSEGV
     dump = arrived(collector)
-    assert dump.header["perfbuf.trigger"] == "process_exit"
+    assert dump.header["perfbuf.dump.trigger"] == "process_exit"
     fault = next(item for item in dump.history if item.name == "perfbuf.signal")
     assert fault.body == "--- SIGSEGV {si_signo=SIGSEGV, si_code=SEGV_MAPERR, si_addr=NULL} ---"
     assert fault.attributes["perfbuf.signal.name"] == "SIGSEGV"

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from .collector import Collector
-from .recording import Arrived, parse_lines, record
+from collector import Collector
+from recording import Arrived, parse_lines, record
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -109,14 +109,16 @@ def text_lines(dump: DumpText, *, lines: int | None = None, colour: bool = False
     """The dump's lines without newlines: what it is, its records, the summary.
 
     ``lines``: only failed calls and the last that many records; at most 4 times as many failed calls, and what is left
-    out is counted. 0: no records, only what the dump is and the summary. None: all.
+    out is counted. Where records are known to be the failed span's, "failed" and "last" mean among those: what a
+    program does between its failure and its end is not what made it fail. 0: no records, only what the dump is and the
+    summary. None: all.
     """
     dim, plain = (_DIM, _PLAIN) if colour else ("", "")
     for line in _opening_lines(dump):
         yield f"{dim}{line}{plain}"
     clock = _LocalClock()
     tally = _Tally()
-    for left_out, record in _limited(tally.counting(dump.records()), lines):
+    for left_out, record in _limited(tally.counting(dump.records()), lines, dump.failed_span_id):
         if left_out:
             yield f"{dim}# ... {left_out:,} record{'' if left_out == 1 else 's'} left out{plain}"
         if record is None:
@@ -171,8 +173,15 @@ def _opening_lines(dump: DumpText) -> Iterator[str]:
         yield f"# trace {dump.trace_id} span {dump.dump_span_id} (the dump's own: no span was reported)"
 
 
-def _limited(records: Iterator[tuple[int, LogRecord]], lines: int | None) -> Iterator[tuple[int, LogRecord | None]]:
-    """(how many were left out just before it, record); the last record may be None."""
+def _is_of_span(record: LogRecord, span_id: str) -> bool:
+    """Whether we know it (correlation thread_window), not whether it might be."""
+    return record.span_id.hex() == span_id and _attribute(record.attributes, "perfbuf.correlation") == "thread_window"
+
+
+def _limited(
+    records: Iterator[tuple[int, LogRecord]], lines: int | None, span_id: str
+) -> Iterator[tuple[int, LogRecord | None]]:
+    """(how many were left out just before it, record); the last record may be None. ``span_id`` "": of any span."""
     if lines is None:
         for _, record in records:
             yield 0, record
@@ -181,6 +190,8 @@ def _limited(records: Iterator[tuple[int, LogRecord]], lines: int | None) -> Ite
     failed: deque[tuple[int, LogRecord]] = deque(maxlen=max(_FAILED_PER_LINES * lines, 1) if lines else 0)
     count = 0
     for count, (_, record) in enumerate(records, 1):
+        if span_id and not _is_of_span(record, span_id):
+            continue
         newest.append((count, record))
         if len(newest) > lines:
             number, older = newest.popleft()

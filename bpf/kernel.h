@@ -127,6 +127,7 @@ struct task_struct {
 	char comm[16];
 	struct signal_struct *signal;
 	struct css_set *cgroups;
+	void *bpf_storage;		/* all task storages of the task */
 };
 
 union __sifields {

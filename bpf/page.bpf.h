@@ -176,8 +176,12 @@ static __noinline struct page *first_page(struct task_struct *task)
 
 static __always_inline struct page *get_page(struct task_struct *task)
 {
-	struct page *page = bpf_task_storage_get(&pages, task, NULL, 0);
+	struct page *page;
 
+	/* Most threads of a host have no task storage of anybody: that they are no targets costs one load, no call. */
+	if (filter_targets && !task->bpf_storage)
+		return NULL;
+	page = bpf_task_storage_get(&pages, task, NULL, 0);
 	if (!page && !filter_targets)
 		page = first_page(task);
 	return page;

@@ -75,15 +75,20 @@ static __noinline void capture_at_enter(void *ctx, struct page *page, u64 number
 	append_scratch(ctx, page, scratch, bytes, 0);
 }
 
+/* The arguments are read late and not by BPF_PROG: most threads of a host end at the first two checks. */
 SEC("tp_btf/sys_enter")
-int BPF_PROG(perfbuf_sys_enter, struct pt_regs *regs, long number)
+int perfbuf_sys_enter(u64 *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct page *page = get_page(task);
+	struct pt_regs *regs;
+	u64 number;
 	u32 flags;
 
 	if (!page)
 		return 0;
+	regs = (struct pt_regs *)ctx[0];
+	number = ctx[1];
 	flags = page->head.flags;
 	if (!is_recorded(flags) && !waits_for(flags, number))
 		return 0;
@@ -95,7 +100,7 @@ int BPF_PROG(perfbuf_sys_enter, struct pt_regs *regs, long number)
 	}
 	page->head.flags = flags;
 	page_end(page);
-	if (flags & PB_PAGE_OPEN && (u64)number < PB_SYSCALLS && syscalls[number].enter_rules &&
+	if (flags & PB_PAGE_OPEN && number < PB_SYSCALLS && syscalls[number].enter_rules &&
 	    !(page->head.open.record.flags & PB_FLAG_COMPAT))
 		capture_at_enter(ctx, page, number);
 	return 0;
@@ -178,15 +183,19 @@ static __noinline void forget_exec(struct page *page, u64 now)
 }
 
 SEC("tp_btf/sys_exit")
-int BPF_PROG(perfbuf_sys_exit, struct pt_regs *regs, long result)
+int perfbuf_sys_exit(u64 *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct page *page = get_page(task);
+	struct pt_regs *regs;
+	s64 result;
 	u32 flags;
 	u64 now;
 
 	if (!page)
 		return 0;
+	regs = (struct pt_regs *)ctx[0];
+	result = ctx[1];
 	flags = page->head.flags;
 	if (!is_recorded(flags)) {
 		if (flags & PB_PAGE_WAIT_EXEC && flags & PB_PAGE_OPEN)

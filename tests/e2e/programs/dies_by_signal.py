@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dies by a signal: SEGV by reading address 0, or KILL from a child while it is blocked in read(2). usage: SEGV|KILL."""
+"""Dies by a signal: SEGV by reading address 0, or KILL from a child while it is blocked in read(2).
+
+usage: dies_by_signal.py SEGV|KILL
+"""
 
 import ctypes
 import os

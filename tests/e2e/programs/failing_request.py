@@ -30,7 +30,7 @@ with tracer.start_as_current_span("POST /pay") as span:
     except OSError:
         span.set_status(Status(StatusCode.ERROR, "payment failed"))
 context = span.get_span_context()
-print(
+sys.stdout.write(
     json.dumps(
         {
             "trace_id": trace.format_trace_id(context.trace_id),
@@ -39,8 +39,9 @@ print(
             "end": span.end_time,
             "tid": threading.get_native_id(),
         }
-    ),
-    flush=True,
+    )
+    + "\n"
 )
+sys.stdout.flush()
 provider.shutdown()
 sys.exit(3)

@@ -132,7 +132,12 @@ def main() -> int:
     for probe in PROBES:
         rows, unknown = rows_of(probe, printed(probe, numbers))
         print(f"@{probe.table}\t{probe.kind}\t{probe.mask:#x}\t{unknown}")
-        for value, name in rows + EXTRA.get(probe.table, []):
+        extra = EXTRA.get(probe.table, [])
+        if probe.kind == "flags":  # names of several bits stand in front of the single ones
+            rows[1:1] = extra
+        else:
+            rows += extra
+        for value, name in rows:
             print(f"{value:#x}\t{name}")
     for table, (kind, mask, unknown, static) in STATIC.items():
         print(f"@{table}\t{kind}\t{mask:#x}\t{unknown}")

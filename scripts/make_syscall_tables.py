@@ -33,6 +33,7 @@ TRACEFS_NAMES = {
     "sendfile": "sendfile64",
 }  # fmt: skip
 
+
 def registers(count: int) -> str:
     """The arguments of a call that no kernel has implemented for long: strace shows the registers."""
     return "|".join(f"unsigned long arg{number}" for number in range(1, count + 1))
@@ -50,7 +51,8 @@ LACKING = {
     "get_thread_area": "struct user_desc * u_info",
     "getpmsg": registers(5),
     "init_module": "void * umod|unsigned long len|const char * uargs",
-    "kexec_file_load": "int kernel_fd|int initrd_fd|unsigned long cmdline_len|const char * cmdline_ptr|unsigned long flags",
+    "kexec_file_load": "int kernel_fd|int initrd_fd|unsigned long cmdline_len|const char * cmdline_ptr"
+    "|unsigned long flags",
     "kexec_load": "void * entry|unsigned long nr_segments|struct kexec_segment * segments|unsigned long flags",
     "listns": "const struct ns_id_req * req|u64 * ns_ids|size_t nr_ns_ids|unsigned int flags",
     "lookup_dcookie": "u64 cookie64|char * buf|size_t len",
@@ -113,9 +115,8 @@ def write(path: Path, numbers: dict[int, str], own: dict[str, str]) -> None:
     """One row a syscall."""
     release = Path("/proc/sys/kernel/osrelease").read_text().split("-")[0]
     with path.open("w") as file:
-        file.write(
-            f"# Made by scripts/make_syscall_tables.py from the UAPI headers and tracefs of Linux {release}; do not edit.\n"
-        )
+        source = f"the UAPI headers and tracefs of Linux {release}"
+        file.write(f"# Made by scripts/make_syscall_tables.py from {source}; do not edit.\n")
         file.write("# number\tname\ttracefs name\targuments\n")
         for number, name in sorted(numbers.items()):
             kernel_name = TRACEFS_NAMES.get(name, name)

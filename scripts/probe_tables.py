@@ -65,6 +65,15 @@ EXTRA: dict[str, list[tuple[int, str]]] = {
     "statx_mask": [(0x7FF, "STATX_BASIC_STATS")],
 }
 
+CAPABILITIES = (
+    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+    "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
+    "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
+    "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
+    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
+    "CHECKPOINT_RESTORE",
+)  # fmt: skip
+
 # Tables that no probe gives: kind, mask, text for unknown values, rows.
 STATIC: dict[str, tuple[str, int, str, list[tuple[int, str]]]] = {
     "kexec_flags": (
@@ -80,6 +89,12 @@ STATIC: dict[str, tuple[str, int, str, list[tuple[int, str]]]] = {
     "kexec_file_flags": (
         "flags", 0, "-",
         [(1, "KEXEC_FILE_UNLOAD"), (2, "KEXEC_FILE_ON_CRASH"), (4, "KEXEC_FILE_NO_INITRAMFS")],
+    ),
+    "capabilities": ("enum", 0, "CAP_???", [(number, f"CAP_{name}") for number, name in enumerate(CAPABILITIES)]),
+    "suid_dump": ("enum", 0, "SUID_DUMP_???", [(0, "SUID_DUMP_DISABLE"), (1, "SUID_DUMP_USER"), (2, "SUID_DUMP_ROOT")]),
+    "seccomp_mode": (
+        "enum", 0, "SECCOMP_MODE_???",
+        [(0, "SECCOMP_MODE_DISABLED"), (1, "SECCOMP_MODE_STRICT"), (2, "SECCOMP_MODE_FILTER")],
     ),
     "futex_bitset": ("enum", 0, "-", [(0xFFFFFFFF, "FUTEX_BITSET_MATCH_ANY")]),
 }  # fmt: skip

@@ -180,14 +180,14 @@ class _Reader:
 
     def arguments(self, text: str, base: Sequence[Argument], *, whole: bool) -> tuple[Argument, ...]:
         """The row's arguments over ``base``; ``whole``: those not told stay, else they are not shown."""
-        tokens = text.split()
+        words = text.split()
         result = list(base)
-        for index, token in enumerate(tokens):
+        for index, word in enumerate(words):
             if index >= len(result):
                 raise ValueError(f"arguments.tsv: more arguments than the kernel has: {text!r}")
-            if token != "-":
-                result[index] = self._argument(token, result, index)
-        return tuple(result if whole else result[: len(tokens)])
+            if word != "-":
+                result[index] = self._argument(word, result, index)
+        return tuple(result if whole else result[: len(words)])
 
     def _argument(self, token: str, arguments: Sequence[Argument], index: int) -> Argument:
         found = _ARGUMENT.fullmatch(token)

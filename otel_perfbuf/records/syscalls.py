@@ -71,7 +71,7 @@ def shipped_syscalls(machine: str) -> dict[int, Syscall]:
     """The shipped table of ``x86_64`` or ``aarch64`` by number. ConfigError for another machine."""
     if machine not in MACHINES:
         raise ConfigError(
-            f"loading the syscall table of {machine!r}: only {' and '.join(MACHINES)} have one; records need one of them"
+            f"loading the syscall table of {machine!r}: only {' and '.join(MACHINES)} have one"
         )
     found = {}
     for line in data_lines(f"syscalls_{machine}.tsv"):
@@ -122,7 +122,8 @@ def load_syscalls(
                 text = (events / f"sys_enter_{syscall.kernel_name}" / "format").read_text(encoding="ascii")
         except (OSError, KeyError, UnicodeDecodeError):
             continue  # not in this kernel: the shipped row stays
-        # a format that says nothing is a kernel without the call's metadata, not a call without arguments
-        if "field:" in text:
-            table[number] = replace(syscall, parameters=parse_format(text))
+        found = parse_format(text)
+        # names change between kernels, the number of arguments does not: another count is not understood
+        if len(found) == len(syscall.parameters):
+            table[number] = replace(syscall, parameters=found)
     return table

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan as the C engine gets it, and the rules as the BPF program gets them.
+
+What it is not: the lines (test_records_strace.py). Source: _core/plan.h, bpf/records.h.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from otel_perfbuf._core._core import ffi, lib
+from otel_perfbuf.errors import ConfigError
+from otel_perfbuf.records import build_plan, syscall_rules
+from otel_perfbuf.records.classes import load_classes, select_syscalls
+
+NUMBERS = {decoding.syscall.name: number for number, decoding in build_plan(machine="x86_64").decodings.items()}
+
+
+def rules(**options: Any) -> Any:
+    """The rules of x86-64 as structs."""
+    return ffi.from_buffer("struct pb_syscall_rule[]", syscall_rules(machine="x86_64", **options))
+
+
+def captures(rule: Any) -> list[tuple[int, int, int, int, int, int]]:
+    """(kind, argument, when, length_from, length, max_bytes) of each."""
+    rows = [row for row in rule.captures if row.kind != lib.PB_CAPTURE_NONE]
+    return [(r.kind, r.argument, r.when, r.length_from, r.length, r.max_bytes) for r in rows]
+
+
+def recorded(**options: Any) -> set[str]:
+    """Names of the syscalls whose rule says so."""
+    table = rules(**options)
+    return {name for name, number in NUMBERS.items() if table[number].flags & lib.PB_SYSCALL_RECORDED}
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_plan_holds_every_syscall(machine: str) -> None:
+    """Names, counts and kinds arrive in the C structs; numbers without a call have no name."""
+    plan = build_plan(machine=machine, string_bytes=77)
+    gc.collect()  # what the structs point to must be owned by the plan
+    c = plan.pointer
+    assert c.string_bytes == 77
+    for number in range(c.syscall_count):
+        row, decoding = c.syscalls[number], plan.decodings.get(number)
+        if decoding is None:
+            assert row.name == ffi.NULL
+            continue
+        assert ffi.string(row.name).decode() == decoding.syscall.name == plan.syscall_name(number)
+        assert row.arguments == len(decoding.arguments)
+        for index, argument in enumerate(decoding.arguments):
+            assert ffi.string(row.args[index].name).decode() == argument.name
+            assert row.args[index].kind < lib.PB_ARG_KINDS
+            assert row.args[index].table < c.table_count
+    assert plan.syscall_name(511) == "syscall_511"
+
+
+def test_errors_and_signals_ascend_as_the_engine_searches_them() -> None:
+    """Binary search needs strictly ascending numbers, in every enum table and list of names."""
+    plan = build_plan()
+    c = plan.pointer
+    for rows, count in [(c.errors, c.error_count), (c.signals, c.signal_count)]:
+        values = [rows[n].value for n in range(count)]
+        assert values == sorted(set(values))
+    for table in c.signal_codes[0:9]:
+        values = [table.rows[n].value for n in range(table.count)]
+        assert values == sorted(set(values))
+
+
+def test_the_plan_is_built_quickly() -> None:
+    """Below 100 ms, tracefs included: the best of three on a busy machine."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        build_plan()
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.1
+
+
+def test_counts_of_rules_agree_with_the_rules() -> None:
+    """enter_rules and exit_rules are what a reader of the captures would count; rules end at the first NONE."""
+    for rule in rules(buffers="content"):
+        found = captures(rule)
+        when = [row[2] for row in found]
+        assert rule.enter_rules == sum(w in (lib.PB_AT_ENTER, lib.PB_AT_BOTH) for w in when)
+        assert rule.exit_rules == sum(w != lib.PB_AT_ENTER for w in when)
+        assert [row.kind == lib.PB_CAPTURE_NONE for row in rule.captures] == sorted(
+            row.kind == lib.PB_CAPTURE_NONE for row in rule.captures
+        )
+        assert rule.arguments <= 6
+        for _, argument, _, length_from, length, most in found:
+            assert argument < rule.arguments
+            assert most <= 4096
+            if length_from in (lib.PB_LENGTH_ARGUMENT, lib.PB_LENGTH_POINTER):
+                assert length < rule.arguments
+
+
+def test_paths_strings_and_exec_are_captured_as_they_must_be() -> None:
+    """Paths at exit with their own limit; execve's three at enter, for its memory is gone afterwards."""
+    table = rules(max_path_bytes=300, max_string_bytes=50)
+    fixed = lib.PB_LENGTH_FIXED
+    assert captures(table[NUMBERS["openat"]]) == [(lib.PB_CAPTURE_STRING, 1, lib.PB_AT_EXIT, fixed, 300, 300)]
+    assert captures(table[NUMBERS["memfd_create"]]) == [(lib.PB_CAPTURE_STRING, 0, lib.PB_AT_EXIT, fixed, 50, 50)]
+    kinds = [(row[0], row[1], row[2]) for row in captures(table[NUMBERS["execve"]])]
+    assert kinds == [
+        (lib.PB_CAPTURE_STRING, 0, lib.PB_AT_ENTER),
+        (lib.PB_CAPTURE_STRINGS, 1, lib.PB_AT_ENTER),
+        (lib.PB_CAPTURE_COUNT, 2, lib.PB_AT_ENTER),
+    ]
+    assert table[NUMBERS["execve"]].flags & lib.PB_SYSCALL_EXEC
+    assert table[NUMBERS["exit_group"]].flags & lib.PB_SYSCALL_NO_RETURN
+
+
+def test_addresses_are_captured_with_their_lengths() -> None:
+    """Connect at enter with the length given; accept at success with the word behind the pointer, seen twice."""
+    table = rules()
+    assert captures(table[NUMBERS["connect"]]) == [
+        (lib.PB_CAPTURE_SOCKADDR, 1, lib.PB_AT_ENTER, lib.PB_LENGTH_ARGUMENT, 2, 128)
+    ]
+    assert captures(table[NUMBERS["accept4"]]) == [
+        (lib.PB_CAPTURE_SOCKADDR, 1, lib.PB_AT_SUCCESS, lib.PB_LENGTH_POINTER, 2, 128),
+        (lib.PB_CAPTURE_WORD, 2, lib.PB_AT_BOTH, lib.PB_LENGTH_FIXED, 4, 4),
+    ]
+
+
+@pytest.mark.parametrize("buffers", ["none", "sizes"])
+def test_contents_are_captured_only_when_asked(buffers: str) -> None:
+    """Read and write capture nothing by default; what readlink gives is a name."""
+    table = rules(buffers=buffers)
+    assert captures(table[NUMBERS["read"]]) == captures(table[NUMBERS["write"]]) == []
+    assert captures(table[NUMBERS["readlink"]])[1][:2] == (lib.PB_CAPTURE_BUFFER, 1)
+    content = rules(buffers="content", max_string_bytes=99)
+    assert captures(content[NUMBERS["read"]]) == [
+        (lib.PB_CAPTURE_BUFFER, 1, lib.PB_AT_SUCCESS, lib.PB_LENGTH_RESULT, 0, 99)
+    ]
+    assert captures(content[NUMBERS["write"]]) == [
+        (lib.PB_CAPTURE_BUFFER, 1, lib.PB_AT_EXIT, lib.PB_LENGTH_ARGUMENT, 2, 99)
+    ]
+
+
+def test_numbers_without_a_call_are_recorded_with_all_arguments() -> None:
+    """A syscall newer than the tables shows as syscall_N(...) unless names were chosen."""
+    assert rules()[511].flags & lib.PB_SYSCALL_RECORDED
+    assert rules()[511].arguments == 6
+    assert not rules(include=["%file"])[511].flags & lib.PB_SYSCALL_RECORDED
+
+
+def test_choices_mean_what_straces_do() -> None:
+    """Names, classes and exclusions, alone and together."""
+    assert recorded() == set(NUMBERS)
+    assert recorded(include=["openat", "read"]) == {"openat", "read"}
+    assert recorded(include=["%network", "!sendto"]) == set(load_classes()["%network"]) - {"sendto"}
+    assert recorded(include=["!%desc"]) == set(NUMBERS) - load_classes()["%desc"]
+    assert recorded(exclude=["%memory", "futex"]) == set(NUMBERS) - load_classes()["%memory"] - {"futex"}
+    assert "openat" in recorded(include=["%file"], exclude=["stat"])
+
+
+def test_unknown_names_are_listed_with_close_ones() -> None:
+    """All at once, each with its place and what was probably meant."""
+    with pytest.raises(ConfigError, match=r"'opennat' is no system call.*openat") as caught:
+        select_syscalls(NUMBERS, include=["read", "opennat"], exclude=["%netwrok", "qqqqqq"])
+    assert [key for key, _ in caught.value.problems] == ["include.1", "exclude.0", "exclude.1"]
+    assert "%network" in caught.value.problems[1][1]
+
+
+@pytest.mark.parametrize("options", [{"max_string_bytes": 0}, {"max_path_bytes": 5000}])
+def test_sizes_out_of_bounds_are_refused(options: dict[str, int]) -> None:
+    """The sentence has the bounds."""
+    with pytest.raises(ConfigError, match="1 to 4096"):
+        rules(**options)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace: apt-get install strace")
+@pytest.mark.parametrize("class_", ["file", "network", "process", "desc", "memory", "signal"])
+def test_classes_are_straces(class_: str) -> None:
+    """Of all calls of one program, strace prints for the class exactly those that the table has in it."""
+    program = ["sh", "-c", "ls /etc >/dev/null; kill -0 $$; exec cat /etc/hostname"]
+
+    def calls(trace: str) -> set[str]:
+        command = ["strace", "-f", "-qq", "-e", "signal=none", "-e", f"trace={trace}", *program]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+        words = [line.removeprefix("[pid").split("] ")[-1] for line in lines]
+        return {word.split("(")[0] for word in words if "(" in word and word[0].isalpha()}
+
+    every = calls("all")
+    assert len(every) > 15
+    assert calls(f"%{class_}") == every & load_classes()[f"%{class_}"]

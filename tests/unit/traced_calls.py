@@ -28,7 +28,8 @@ MARK = 15  # PR_SET_NAME with an unreadable name: a line that nobody else makes
 @dataclass(frozen=True)
 class Call:
     """A call: integers as they are, bytes as the address of memory that begins so (and zeros
-    up to ``room``), a tuple of bytes as the address of an argv."""
+    up to ``room``), a tuple of bytes as the address of an argv.
+    """
 
     name: str
     args: tuple[int | bytes | tuple[bytes, ...], ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import deque
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +25,7 @@ from otel_perfbuf.recorder.dump import Dump
 __all__ = ["Output"]
 
 _SEND_S = 10.0
+_SHOWN_DUMPS = 16  # a service may fail a thousand times under `record`: the last ones are kept to be shown
 
 
 class Output:
@@ -34,7 +36,8 @@ class Output:
         self._format = file_format
         self._endpoint = endpoint
         self._lines = lines
-        self._dumps: list[Dump] = []
+        self._dumps: deque[Dump] = deque(maxlen=_SHOWN_DUMPS)
+        self._made = 0
         self._problems: list[str] = []
         self._lock = threading.Lock()
         self._file: Exporter | None = None
@@ -59,6 +62,7 @@ class Output:
         """Writes and queues one dump, and keeps it for the text on stderr."""
         with self._lock:
             self._dumps.append(dump)
+            self._made += 1
         try:
             if self._file is not None:
                 for chunk in dump.payload.chunks:
@@ -91,6 +95,9 @@ class Output:
                 self._problems.append(leftover.sentence)
         colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         lines = 0 if self._path is not None or self._endpoint is not None else self._lines
+        if self._made > len(self._dumps):
+            earlier = self._made - len(self._dumps)
+            print(f"# {earlier:,} earlier dumps are not shown here; -o FILE or --otlp gets all", file=sys.stderr)
         for dump in self._dumps:
             for line in render(dump.payload.chunks, lines=lines, colour=colour):
                 print(line, file=sys.stderr)

@@ -6,13 +6,14 @@ What it is not: it decides no scope. Source: bpf/records.h (struct pb_process), 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -73,18 +74,26 @@ def _cgroup_mount() -> Path | None:
     return None
 
 
+@lru_cache(maxsize=4096)
+def _folder_of(mount: Path, cgroup_id: int) -> str:
+    """Where the cgroup's folder is; KeyError when it is gone. Ids are never used again, so what was found stays true."""
+    for folder, _, _ in os.walk(mount):
+        with contextlib.suppress(OSError):
+            if os.stat(folder).st_ino == cgroup_id:
+                return folder
+    raise KeyError(cgroup_id)
+
+
 def cgroup_path(cgroup_id: int) -> str:
     """A cgroup's path by its id (the inode number of its folder), "" when it is gone or not v2."""
     mount = _cgroup_mount()
     if mount is None or not cgroup_id:
         return ""
-    for folder, _, _ in os.walk(mount):
-        try:
-            if os.stat(folder).st_ino == cgroup_id:
-                return "/" + os.path.relpath(folder, mount) if folder != str(mount) else "/"
-        except OSError:
-            continue
-    return ""
+    try:
+        folder = _folder_of(mount, cgroup_id)
+    except KeyError:
+        return ""
+    return "/" if folder == str(mount) else "/" + os.path.relpath(folder, mount)
 
 
 def table_process(key: tuple[int, int], entry: ProcessEntry) -> Process:

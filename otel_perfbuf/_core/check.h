@@ -18,7 +18,7 @@
 /* One captured argument as it lies in a record. */
 struct pb_capture_view {
 	struct pb_capture head;
-	const uint8_t *data;	/* head.bytes of them */
+	const uint8_t *data; /* head.bytes of them */
 };
 
 /* A place in a sample: the records not yet seen. */
@@ -59,7 +59,7 @@ _Static_assert(sizeof(struct pb_capture) == 8, "records.h: the capture header is
 
 /* The capture at *offset of a record of `bytes` bytes; moves *offset behind it. False: it does not fit. */
 static inline bool pb_capture_next(const uint8_t *record, uint32_t bytes, uint32_t *offset,
-				   struct pb_capture_view *view)
+                                   struct pb_capture_view *view)
 {
 	uint32_t padded;
 

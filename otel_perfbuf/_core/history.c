@@ -7,7 +7,7 @@
 #include "history.h"
 #include "check.h"
 
-enum { SAMPLE_FRAME = 9 };	/* PERF_RECORD_SAMPLE */
+enum { SAMPLE_FRAME = 9 }; /* PERF_RECORD_SAMPLE */
 
 /* Passes over a sample's records; how many there are before the first that cannot be trusted. */
 static uint64_t count_records(struct pb_cursor cursor)
@@ -22,9 +22,9 @@ static uint64_t count_records(struct pb_cursor cursor)
 }
 
 enum pb_status pb_history_count_samples(const uint8_t *arena, const struct pb_frame *frames, uint64_t frame_count,
-					struct pb_history_size *size)
+                                        struct pb_history_size *size)
 {
-	struct pb_history_size sum = {0, 0};
+	struct pb_history_size sum = { 0, 0 };
 
 	if (!size || (frame_count && (!arena || !frames)))
 		return PB_INVALID;
@@ -36,7 +36,7 @@ enum pb_status pb_history_count_samples(const uint8_t *arena, const struct pb_fr
 		    !pb_sample_open(arena + frames[i].offset, frames[i].bytes, &head, &cursor))
 			continue;
 		sum.samples++;
-		sum.events += count_records(cursor) + 1;	/* a gap in front of it */
+		sum.events += count_records(cursor) + 1; /* a gap in front of it */
 	}
 	size->events += sum.events;
 	size->samples += sum.samples;
@@ -45,7 +45,7 @@ enum pb_status pb_history_count_samples(const uint8_t *arena, const struct pb_fr
 
 /* One element of the iterator's output: the page's head and its sample. False: the rest cannot be trusted. */
 static bool page_open(const uint8_t *bytes, uint64_t left, struct pb_page_head *page, struct pb_sample *sample,
-		      struct pb_cursor *cursor)
+                      struct pb_cursor *cursor)
 {
 	if (left < sizeof(*page))
 		return false;
@@ -55,7 +55,7 @@ static bool page_open(const uint8_t *bytes, uint64_t left, struct pb_page_head *
 
 enum pb_status pb_history_count_pages(const uint8_t *pages, uint64_t bytes, struct pb_history_size *size)
 {
-	struct pb_history_size sum = {0, 0};
+	struct pb_history_size sum = { 0, 0 };
 	uint64_t at = 0;
 
 	if (!size || (bytes && !pages))
@@ -68,7 +68,7 @@ enum pb_status pb_history_count_pages(const uint8_t *pages, uint64_t bytes, stru
 		if (!page_open(pages + at, bytes - at, &page, &sample, &cursor))
 			break;
 		sum.samples++;
-		sum.events += count_records(cursor) + 3;	/* its open call, its mark, a gap */
+		sum.events += count_records(cursor) + 3; /* its open call, its mark, a gap */
 		at += sizeof(page) + sample.bytes;
 	}
 	size->events += sum.events;
@@ -85,7 +85,7 @@ static struct pb_event *push(struct pb_history *history)
 
 /* All records of one checked sample become events. */
 static enum pb_status add_records(struct pb_history *history, const uint8_t *at, const struct pb_sample *sample,
-				  struct pb_cursor cursor, uint8_t flags, uint64_t seen_ns)
+                                  struct pb_cursor cursor, uint8_t flags, uint64_t seen_ns)
 {
 	uint64_t own = 0;
 	bool all_own = true;
@@ -103,9 +103,15 @@ static enum pb_status add_records(struct pb_history *history, const uint8_t *at,
 		if (!event)
 			return PB_NO_ROOM;
 		*event = (struct pb_event){
-			.time_ns = head.time_ns, .instance = sample->instance, .sequence = head.sequence,
-			.record = (const void *)record, .sample = (const void *)at, .seen_ns = seen_ns,
-			.cpu = head.cpu, .flags = flags, .kind = head.kind,
+			.time_ns = head.time_ns,
+			.instance = sample->instance,
+			.sequence = head.sequence,
+			.record = (const void *)record,
+			.sample = (const void *)at,
+			.seen_ns = seen_ns,
+			.cpu = head.cpu,
+			.flags = flags,
+			.kind = head.kind,
 		};
 		own += head.kind != PB_RECORD_ENTRY;
 		all_own = all_own && head.sequence;
@@ -136,7 +142,7 @@ static enum pb_status restored(struct pb_history *history, const struct pb_histo
 }
 
 enum pb_status pb_history_add_samples(struct pb_history *history, const uint8_t *arena, const struct pb_frame *frames,
-				      uint64_t frame_count)
+                                      uint64_t frame_count)
 {
 	enum pb_status status = PB_OK;
 	struct pb_history before;
@@ -152,7 +158,7 @@ enum pb_status pb_history_add_samples(struct pb_history *history, const uint8_t 
 }
 
 static enum pb_status add_open(struct pb_history *history, const uint8_t *at, const struct pb_page_head *page,
-			       const struct pb_sample *sample)
+                               const struct pb_sample *sample)
 {
 	const struct pb_record *open = &page->open.record;
 	struct pb_event *event;
@@ -165,16 +171,21 @@ static enum pb_status add_open(struct pb_history *history, const uint8_t *at, co
 	if (!event)
 		return PB_NO_ROOM;
 	*event = (struct pb_event){
-		.time_ns = open->time_ns, .instance = sample->instance, .sequence = open->sequence,
+		.time_ns = open->time_ns,
+		.instance = sample->instance,
+		.sequence = open->sequence,
 		.record = (const void *)(at + offsetof(struct pb_page_head, open)),
-		.sample = (const void *)(at + sizeof(*page)), .seen_ns = page->seen_ns,
-		.cpu = open->cpu, .flags = PB_EVENT_PAGE | PB_EVENT_IN_FLIGHT, .kind = PB_RECORD_SYSCALL,
+		.sample = (const void *)(at + sizeof(*page)),
+		.seen_ns = page->seen_ns,
+		.cpu = open->cpu,
+		.flags = PB_EVENT_PAGE | PB_EVENT_IN_FLIGHT,
+		.kind = PB_RECORD_SYSCALL,
 	};
 	return PB_OK;
 }
 
 static enum pb_status add_page(struct pb_history *history, const uint8_t *at, const struct pb_page_head *page,
-			       const struct pb_sample *sample, struct pb_cursor cursor)
+                               const struct pb_sample *sample, struct pb_cursor cursor)
 {
 	enum pb_status status;
 	struct pb_event *mark;
@@ -187,8 +198,11 @@ static enum pb_status add_page(struct pb_history *history, const uint8_t *at, co
 	if (!mark)
 		return PB_NO_ROOM;
 	*mark = (struct pb_event){
-		.time_ns = page->last_sequence, .instance = sample->instance, .sequence = UINT64_MAX,
-		.sample = (const void *)(at + sizeof(*page)), .flags = PB_EVENT_MARK,
+		.time_ns = page->last_sequence,
+		.instance = sample->instance,
+		.sequence = UINT64_MAX,
+		.sample = (const void *)(at + sizeof(*page)),
+		.flags = PB_EVENT_MARK,
 	};
 	status = add_records(history, at + sizeof(*page), sample, cursor, PB_EVENT_PAGE, page->seen_ns);
 	if (status == PB_OK && page->flags & PB_PAGE_OPEN)

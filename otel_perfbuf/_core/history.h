@@ -21,79 +21,79 @@
 /* cffi: begin */
 
 enum pb_event_flags {
-	PB_EVENT_PAGE = 1,		/* from a thread's own page: never outside the window, never dropped */
-	PB_EVENT_IN_FLIGHT = 2,		/* the page's open call */
+	PB_EVENT_PAGE = 1,      /* from a thread's own page: never outside the window, never dropped */
+	PB_EVENT_IN_FLIGHT = 2, /* the page's open call */
 	PB_EVENT_SELECTED = 4,
-	PB_EVENT_MARK = 8,		/* before the join only: a page's end, carries its last sequence */
+	PB_EVENT_MARK = 8, /* before the join only: a page's end, carries its last sequence */
 };
 
 enum pb_history_limits {
-	PB_WORKSPACE_BYTES = 32,	/* of workspace, an event: what the sorts need */
+	PB_WORKSPACE_BYTES = 32, /* of workspace, an event: what the sorts need */
 };
 
 struct pb_event {
-	uint64_t time_ns;		/* when it began */
+	uint64_t time_ns; /* when it began */
 	uint64_t instance;
 	uint64_t sequence;
-	const struct pb_record *record;	/* checked: record->bytes lie inside the input */
-	const struct pb_record *entry;	/* captures taken at enter, or NULL */
-	const struct pb_sample *sample;	/* that it came in; checked like record. Neither is aligned to 8: ring data lie
+	const struct pb_record *record; /* checked: record->bytes lie inside the input */
+	const struct pb_record *entry;  /* captures taken at enter, or NULL */
+	const struct pb_sample *sample; /* that it came in; checked like record. Neither is aligned to 8: ring data lie
 					 * at 4 modulo 8; C code loads them by memcpy */
-	uint64_t seen_ns;		/* in flight: when the page was read (age = seen - time) */
-	uint32_t thread;		/* index into threads */
+	uint64_t seen_ns;               /* in flight: when the page was read (age = seen - time) */
+	uint32_t thread;                /* index into threads */
 	uint16_t cpu;
-	uint8_t flags;			/* enum pb_event_flags */
-	uint8_t kind;			/* enum pb_record_kind; 0: a mark */
+	uint8_t flags; /* enum pb_event_flags */
+	uint8_t kind;  /* enum pb_record_kind; 0: a mark */
 };
 
 /* One instance of a thread. */
 struct pb_thread {
 	uint64_t instance;
-	uint32_t tid;			/* the newest it had (an exec from another thread changes it) */
-	uint32_t process;		/* index into processes */
-	uint8_t comm[PB_COMM_BYTES];	/* the newest */
-	uint64_t first_sequence;	/* of the events here */
-	uint64_t last_sequence;		/* of the events here, or as its page tells */
+	uint32_t tid;                /* the newest it had (an exec from another thread changes it) */
+	uint32_t process;            /* index into processes */
+	uint8_t comm[PB_COMM_BYTES]; /* the newest */
+	uint64_t first_sequence;     /* of the events here */
+	uint64_t last_sequence;      /* of the events here, or as its page tells */
 	uint64_t events;
-	uint64_t missing;		/* sequences from 1 to last that are not here: overwritten or lost */
-	uint64_t gap_end_ns;		/* time of the first event behind its last gap; 0: no gap */
-	const struct pb_sample *sample;	/* the newest, where tid and comm are from */
+	uint64_t missing;               /* sequences from 1 to last that are not here: overwritten or lost */
+	uint64_t gap_end_ns;            /* time of the first event behind its last gap; 0: no gap */
+	const struct pb_sample *sample; /* the newest, where tid and comm are from */
 	/* set by the caller before encoding: events that lie in [span_start_ns, span_end_ns) are thread_window */
 	uint64_t span_start_ns;
-	uint64_t span_end_ns;		/* 0: none */
-	uint64_t sent_span_id;		/* reserved for exact spans */
+	uint64_t span_end_ns;  /* 0: none */
+	uint64_t sent_span_id; /* reserved for exact spans */
 };
 
 struct pb_process_entry {
 	uint32_t tgid;
-	uint32_t scope;			/* set by the caller: 1 = in the dump's scope */
+	uint32_t scope; /* set by the caller: 1 = in the dump's scope */
 	uint64_t start_ns;
 	uint64_t events;
-	uint64_t selected;		/* by pb_history_select */
-	uint32_t exited;		/* 1: its end is among the events */
-	int32_t exit_status;		/* then: a wait status */
+	uint64_t selected;   /* by pb_history_select */
+	uint32_t exited;     /* 1: its end is among the events */
+	int32_t exit_status; /* then: a wait status */
 };
 
 struct pb_history {
 	struct pb_event *events;
-	uint64_t event_count, event_capacity;	/* after the join: records only (no ENTRY, no doubles, no marks) */
+	uint64_t event_count, event_capacity; /* after the join: records only (no ENTRY, no doubles, no marks) */
 	struct pb_thread *threads;
 	uint64_t thread_count, thread_capacity;
 	struct pb_process_entry *processes;
 	uint64_t process_count, process_capacity;
-	uint64_t malformed;		/* samples or records whose bytes disagree with themselves */
-	uint64_t duplicates;		/* records that came from a page and from a ring */
-	uint64_t torn;			/* pages that changed during every try of the iterator: their records are not here */
-	uint64_t orphans;		/* ENTRY records whose call is not here */
-	struct pb_lost *gaps;		/* may be NULL: then gaps inside threads make no events */
-	uint64_t gap_count, gap_capacity;	/* the last takes the counts of those that found no
+	uint64_t malformed;   /* samples or records whose bytes disagree with themselves */
+	uint64_t duplicates;  /* records that came from a page and from a ring */
+	uint64_t torn;        /* pages that changed during every try of the iterator: their records are not here */
+	uint64_t orphans;     /* ENTRY records whose call is not here */
+	struct pb_lost *gaps; /* may be NULL: then gaps inside threads make no events */
+	uint64_t gap_count, gap_capacity; /* the last takes the counts of those that found no
 						 * room; the join lowers the capacity to what
 						 * events and workspace have room for */
-	uint64_t gaps_selected;		/* LOST events (gaps' and inputs') among the selected */
-	uint8_t *workspace;		/* aligned to 8; >= PB_WORKSPACE_BYTES * event_count bytes at the join; for the
+	uint64_t gaps_selected;           /* LOST events (gaps' and inputs') among the selected */
+	uint8_t *workspace; /* aligned to 8; >= PB_WORKSPACE_BYTES * event_count bytes at the join; for the
 					 * gaps too: PB_WORKSPACE_BYTES * event_capacity */
 	uint64_t workspace_bytes;
-	uint64_t joined;		/* 1 after pb_history_join */
+	uint64_t joined; /* 1 after pb_history_join */
 };
 
 /* One input's size: how many events it gives at most and how many samples or pages it holds; added to *size.
@@ -105,12 +105,12 @@ struct pb_history_size {
 };
 
 enum pb_status pb_history_count_samples(const uint8_t *arena, const struct pb_frame *frames, uint64_t frame_count,
-					struct pb_history_size *size);
+                                        struct pb_history_size *size);
 enum pb_status pb_history_count_pages(const uint8_t *pages, uint64_t bytes, struct pb_history_size *size);
 
 /* Frames of a snapshot or drain; lost frames and other types are passed over (the caller has their counts). */
 enum pb_status pb_history_add_samples(struct pb_history *history, const uint8_t *arena, const struct pb_frame *frames,
-				      uint64_t frame_count);
+                                      uint64_t frame_count);
 /* What the task iterator gave: pb_page_head + pb_sample + records, one after the other. The open call becomes an
  * event with PB_EVENT_IN_FLIGHT that borrows head->open. */
 enum pb_status pb_history_add_pages(struct pb_history *history, const uint8_t *pages, uint64_t bytes);
@@ -123,6 +123,6 @@ enum pb_status pb_history_join(struct pb_history *history);
  * window and ended in it is in) and, whatever their age, events from pages; at most max_records, the oldest of the
  * others dropped. Can be called again. */
 enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, uint64_t end_ns, uint64_t max_records,
-				 uint64_t *selected, uint64_t *dropped);
+                                 uint64_t *selected, uint64_t *dropped);
 /* cffi: end */
 #endif

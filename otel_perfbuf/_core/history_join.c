@@ -18,7 +18,7 @@ struct item {
 _Static_assert(2 * sizeof(struct item) == PB_WORKSPACE_BYTES, "the workspace holds the items twice");
 
 struct items {
-	struct item *now;	/* sorted after sort_items */
+	struct item *now; /* sorted after sort_items */
 	struct item *other;
 	uint64_t count;
 };
@@ -83,7 +83,7 @@ static struct items items_of(const struct pb_history *history, uint64_t count)
 {
 	struct item *base = (struct item *)(void *)history->workspace;
 
-	return (struct items){base, base + count, count};
+	return (struct items){ base, base + count, count };
 }
 
 static void sort_by_instance(struct pb_history *history)
@@ -91,7 +91,7 @@ static void sort_by_instance(struct pb_history *history)
 	struct items items = items_of(history, history->event_count);
 
 	for (uint64_t i = 0; i < items.count; i++)
-		items.now[i] = (struct item){history->events[i].sequence, (uint32_t)i, 0};
+		items.now[i] = (struct item){ history->events[i].sequence, (uint32_t)i, 0 };
 	sort_items(&items);
 	for (uint64_t i = 0; i < items.count; i++)
 		items.now[i].key = history->events[items.now[i].index].instance;
@@ -108,7 +108,7 @@ static void sort_by_time(struct pb_history *history)
 	for (uint64_t i = 0; i < items.count; i++) {
 		uint64_t index = (i + items.count - history->gap_count) % items.count;
 
-		items.now[i] = (struct item){history->events[index].time_ns, (uint32_t)index, 0};
+		items.now[i] = (struct item){ history->events[index].time_ns, (uint32_t)index, 0 };
 	}
 	sort_items(&items);
 	permute(history->events, items.now, items.count);
@@ -180,16 +180,21 @@ static void add_gap(struct pb_history *history, uint64_t first, uint64_t count, 
 	}
 	gap = &history->gaps[history->gap_count++];
 	*gap = (struct pb_lost){
-		.record = {.bytes = sizeof(*gap), .kind = PB_RECORD_LOST, .cpu = behind->cpu, .sequence = first,
-			   .time_ns = behind->time_ns},
-		.count = count, .reason = PB_LOST_OVERWRITTEN, .reserved = behind->thread,
+		.record = { .bytes = sizeof(*gap),
+		            .kind = PB_RECORD_LOST,
+		            .cpu = behind->cpu,
+		            .sequence = first,
+		            .time_ns = behind->time_ns },
+		.count = count,
+		.reason = PB_LOST_OVERWRITTEN,
+		.reserved = behind->thread,
 	};
 }
 
 static void count_event(struct pb_history *history, struct pb_thread *thread, const struct pb_event *event)
 {
 	thread->events++;
-	if (!event->sequence)	/* it has none: an OOM kill that no page owns */
+	if (!event->sequence) /* it has none: an OOM kill that no page owns */
 		return;
 	if (event->sequence > thread->last_sequence + 1) {
 		thread->gap_end_ns = event->time_ns;
@@ -199,13 +204,13 @@ static void count_event(struct pb_history *history, struct pb_thread *thread, co
 	if (!thread->first_sequence)
 		thread->first_sequence = event->sequence;
 	thread->last_sequence = event->sequence;
-	thread->missing++;	/* here: how many are not missing */
+	thread->missing++; /* here: how many are not missing */
 }
 
 /* Joins the events [from, to) of one instance to one thread; they move down to *out. */
 static void join_thread(struct pb_history *history, uint64_t from, uint64_t to, uint64_t *out)
 {
-	struct pb_thread thread = {.instance = history->events[from].instance};
+	struct pb_thread thread = { .instance = history->events[from].instance };
 	uint64_t end, given = 0;
 
 	for (uint64_t at = from; at < to; at = end) {
@@ -261,9 +266,13 @@ static void append_gaps(struct pb_history *history)
 		const struct pb_lost *gap = &history->gaps[i];
 
 		history->events[history->event_count++] = (struct pb_event){
-			.time_ns = gap->record.time_ns, .instance = history->threads[gap->reserved].instance,
-			.sequence = gap->record.sequence, .record = &gap->record,
-			.sample = history->threads[gap->reserved].sample, .thread = gap->reserved, .cpu = gap->record.cpu,
+			.time_ns = gap->record.time_ns,
+			.instance = history->threads[gap->reserved].instance,
+			.sequence = gap->record.sequence,
+			.record = &gap->record,
+			.sample = history->threads[gap->reserved].sample,
+			.thread = gap->reserved,
+			.cpu = gap->record.cpu,
 			.kind = PB_RECORD_LOST,
 		};
 	}
@@ -293,7 +302,7 @@ static void join_processes(struct pb_history *history)
 
 	for (uint64_t i = 0; i < items.count; i++) {
 		memcpy(&sample, history->threads[i].sample, sizeof(sample));
-		items.now[i] = (struct item){sample.process_start_ns, (uint32_t)i, 0};
+		items.now[i] = (struct item){ sample.process_start_ns, (uint32_t)i, 0 };
 	}
 	sort_items(&items);
 	for (uint64_t i = 0; i < items.count; i++) {
@@ -308,7 +317,8 @@ static void join_processes(struct pb_history *history)
 		memcpy(&sample, thread->sample, sizeof(sample));
 		if (!process || process->tgid != sample.tgid || process->start_ns != sample.process_start_ns) {
 			process = &history->processes[history->process_count++];
-			*process = (struct pb_process_entry){.tgid = sample.tgid, .start_ns = sample.process_start_ns};
+			*process =
+				(struct pb_process_entry){ .tgid = sample.tgid, .start_ns = sample.process_start_ns };
 		}
 		process->events += thread->events;
 		thread->process = (uint32_t)(history->process_count - 1);
@@ -338,7 +348,7 @@ enum pb_status pb_history_join(struct pb_history *history)
 	if (!history || history->joined || history->event_count > UINT32_MAX)
 		return PB_INVALID;
 	if (history->event_count && (!history->events || !history->workspace || !history->threads ||
-				     !history->processes || (uintptr_t)history->workspace % 8))
+	                             !history->processes || (uintptr_t)history->workspace % 8))
 		return PB_INVALID;
 	if (history->workspace_bytes < history->event_count * PB_WORKSPACE_BYTES)
 		return PB_NO_ROOM;

@@ -20,7 +20,7 @@ static bool in_window(const struct pb_event *event, uint64_t start_ns, uint64_t 
 }
 
 enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, uint64_t end_ns, uint64_t max_records,
-				 uint64_t *selected, uint64_t *dropped)
+                                 uint64_t *selected, uint64_t *dropped)
 {
 	uint64_t pages = 0, rings = 0, room, skip;
 

@@ -11,31 +11,31 @@
 #include "text.h"
 
 enum {
-	SLOT_BUCKETS = 2 * PB_CHUNK_RECORDS,	/* a power of two: at most half of them are used */
-	HEADS_BYTES = 4 * (1 + 4),		/* of ResourceLogs, Resource, ScopeLogs, InstrumentationScope, at most */
+	SLOT_BUCKETS = 2 * PB_CHUNK_RECORDS, /* a power of two: at most half of them are used */
+	HEADS_BYTES = 4 * (1 + 4),           /* of ResourceLogs, Resource, ScopeLogs, InstrumentationScope, at most */
 	NONE = -1,
 };
 
 /* One process of a chunk and the list of its records. */
 struct slot {
 	uint32_t process;
-	int32_t first, last;	/* records */
-	uint32_t bytes;		/* of its records, heads included */
+	int32_t first, last; /* records */
+	uint32_t bytes;      /* of its records, heads included */
 };
 
 struct piece {
 	uint32_t offset, bytes;
-	int32_t next;		/* of the same process */
+	int32_t next; /* of the same process */
 };
 
 struct chunk {
-	uint8_t *records;	/* encoded, one behind the other */
+	uint8_t *records; /* encoded, one behind the other */
 	struct pb_wire wire;
-	uint64_t heads;		/* bytes of resources, scopes and heads, at most */
+	uint64_t heads; /* bytes of resources, scopes and heads, at most */
 	uint32_t slot_count, piece_count;
 	struct slot *slots;
 	struct piece *pieces;
-	int32_t *buckets;	/* process -> slot, open addressing */
+	int32_t *buckets; /* process -> slot, open addressing */
 };
 
 enum {
@@ -49,7 +49,7 @@ static void chunk_open(struct chunk *chunk, uint8_t *scratch)
 {
 	uint8_t *tables = scratch + RECORDS_BYTES;
 
-	*chunk = (struct chunk){.records = scratch, .wire = {scratch}};
+	*chunk = (struct chunk){ .records = scratch, .wire = { scratch } };
 	chunk->slots = (void *)tables;
 	chunk->pieces = (void *)(tables + PB_CHUNK_RECORDS * sizeof(struct slot));
 	chunk->buckets = (void *)(tables + PB_CHUNK_RECORDS * (sizeof(struct slot) + sizeof(struct piece)));
@@ -71,11 +71,11 @@ static void hang(struct chunk *chunk, int32_t *bucket, uint32_t process, uint8_t
 	struct piece *piece = &chunk->pieces[chunk->piece_count];
 	struct slot *slot;
 
-	*piece = (struct piece){(uint32_t)(start - chunk->records), (uint32_t)(chunk->wire.at - start), NONE};
+	*piece = (struct piece){ (uint32_t)(start - chunk->records), (uint32_t)(chunk->wire.at - start), NONE };
 	if (*bucket == NONE) {
 		*bucket = (int32_t)chunk->slot_count++;
 		slot = &chunk->slots[*bucket];
-		*slot = (struct slot){process, (int32_t)chunk->piece_count, NONE, 0};
+		*slot = (struct slot){ process, (int32_t)chunk->piece_count, NONE, 0 };
 	} else {
 		slot = &chunk->slots[*bucket];
 		chunk->pieces[slot->last].next = (int32_t)chunk->piece_count;
@@ -86,7 +86,7 @@ static void hang(struct chunk *chunk, int32_t *bucket, uint32_t process, uint8_t
 
 /* Encodes one event. False: it does not fit into this chunk any more (and nothing was kept of it). */
 static bool chunk_add(struct chunk *chunk, const struct pb_history *history, const struct pb_encoding *encoding,
-		      const struct pb_event *event)
+                      const struct pb_event *event)
 {
 	uint32_t process = history->threads[event->thread].process;
 	int32_t *bucket = find_bucket(chunk, process);
@@ -116,7 +116,7 @@ static void put_message(struct pb_wire *wire, uint32_t field, const struct pb_by
 }
 
 static void put_process(struct pb_wire *wire, const struct chunk *chunk, const struct pb_encoding *encoding,
-			const struct slot *slot)
+                        const struct slot *slot)
 {
 	const struct pb_bytes *resource = &encoding->resources[slot->process];
 	uint64_t scope_logs = field_bytes(encoding->scope.size) + slot->bytes;
@@ -148,10 +148,10 @@ static bool valid(const struct pb_history *history, const struct pb_encoding *en
 }
 
 enum pb_status pb_otlp_encode_chunk(const struct pb_history *history, const struct pb_encoding *encoding,
-				    uint64_t *cursor, uint8_t *scratch, uint64_t scratch_capacity, uint8_t *out,
-				    uint64_t out_capacity, uint64_t *bytes, uint32_t *records)
+                                    uint64_t *cursor, uint8_t *scratch, uint64_t scratch_capacity, uint8_t *out,
+                                    uint64_t out_capacity, uint64_t *bytes, uint32_t *records)
 {
-	struct pb_wire wire = {out};
+	struct pb_wire wire = { out };
 	struct chunk chunk;
 	uint64_t at;
 

@@ -6,9 +6,18 @@
 #include "otlp_record.h"
 #include "text.h"
 
-enum {	/* LogRecord's fields */
-	TIME = 1, SEVERITY_NUMBER = 2, SEVERITY_TEXT = 3, BODY = 5, ATTRIBUTES = 6, FLAGS = 8, TRACE_ID = 9, SPAN_ID = 10,
-	OBSERVED_TIME = 11, EVENT_NAME = 12,
+/* LogRecord's fields. */
+enum {
+	TIME = 1,
+	SEVERITY_NUMBER = 2,
+	SEVERITY_TEXT = 3,
+	BODY = 5,
+	ATTRIBUTES = 6,
+	FLAGS = 8,
+	TRACE_ID = 9,
+	SPAN_ID = 10,
+	OBSERVED_TIME = 11,
+	EVENT_NAME = 12,
 };
 
 enum { INFO = 9, WARN = 13, ERROR = 17, FATAL = 21, NUMBER_KILL = 9 };
@@ -40,8 +49,7 @@ static uint32_t length_of(const char *text, uint32_t most)
 	return length;
 }
 
-#define STRING(encoder, key, text, bytes) \
-	pb_wire_string((encoder)->wire, ATTRIBUTES, key, sizeof(key) - 1, text, bytes)
+#define STRING(encoder, key, text, bytes) pb_wire_string((encoder)->wire, ATTRIBUTES, key, sizeof(key) - 1, text, bytes)
 #define TEXT(encoder, key, text) STRING(encoder, key, text, length_of(text, PB_NAME_MOST_BYTES))
 #define INT(encoder, key, value) pb_wire_int((encoder)->wire, ATTRIBUTES, key, sizeof(key) - 1, value)
 
@@ -119,7 +127,10 @@ static void put_head(const struct encoder *encoder, int severity, const char *li
 {
 	struct pb_wire *wire = encoder->wire;
 	uint64_t unix_ns = encoder->event->time_ns + (uint64_t)encoder->encoding->unix_offset_ns;
-	const char *name = severity == INFO ? "INFO" : severity == WARN ? "WARN" : severity == ERROR ? "ERROR" : "FATAL";
+	const char *name = severity == INFO    ? "INFO"
+	                   : severity == WARN  ? "WARN"
+	                   : severity == ERROR ? "ERROR"
+	                                       : "FATAL";
 	uint8_t *length;
 
 	if (unix_ns)
@@ -141,7 +152,7 @@ static void put_tail(const struct encoder *encoder, const char *event_name)
 			pb_wire_fixed32(wire, FLAGS, encoding->trace_flags);
 		pb_wire_bytes(wire, TRACE_ID, encoding->trace_id, sizeof(encoding->trace_id));
 		pb_wire_bytes(wire, SPAN_ID, in_span(encoder) ? encoding->span_id : encoding->dump_span_id,
-			      sizeof(encoding->span_id));
+		              sizeof(encoding->span_id));
 	}
 	if (encoding->observed_unix_ns)
 		pb_wire_fixed64(wire, OBSERVED_TIME, encoding->observed_unix_ns);
@@ -178,7 +189,7 @@ static void put_call(const struct encoder *encoder, const struct pb_call *call, 
 	const struct pb_event *event = encoder->event;
 	uint8_t flags = call->syscall.record.flags;
 	char space[PB_NAME_MOST_BYTES];
-	struct pb_writer name = {space, 0, sizeof(space)};
+	struct pb_writer name = { space, 0, sizeof(space) };
 	const char *error;
 
 	pb_put_call_name(&name, call);
@@ -213,7 +224,7 @@ static void put_call(const struct encoder *encoder, const struct pb_call *call, 
 static void encode_call(const struct encoder *encoder)
 {
 	char line[PB_LINE_BYTES];
-	struct pb_writer out = {line, 0, sizeof(line)};
+	struct pb_writer out = { line, 0, sizeof(line) };
 	struct pb_call call;
 
 	pb_call_load(&call, encoder->event, encoder->encoding->plan);
@@ -229,7 +240,7 @@ static void encode_call(const struct encoder *encoder)
 static void put_signal_name(const struct encoder *encoder, int32_t number)
 {
 	char space[24];
-	struct pb_writer name = {space, 0, sizeof(space)};
+	struct pb_writer name = { space, 0, sizeof(space) };
 
 	pb_put_signal(&name, encoder->encoding->plan, number);
 	STRING(encoder, "perfbuf.signal.name", name.data, (uint32_t)name.size);
@@ -239,7 +250,7 @@ static void put_signal(const struct encoder *encoder)
 {
 	const struct pb_signal *signal = &encoder->body.signal;
 	char space[24];
-	struct pb_writer address = {space, 0, sizeof(space)};
+	struct pb_writer address = { space, 0, sizeof(space) };
 	uint64_t value;
 	uint32_t pid;
 
@@ -287,8 +298,7 @@ static bool fatal(const struct encoder *encoder)
 {
 	int32_t number = encoder->body.signal.number;
 
-	return number == NUMBER_KILL ||
-	       (encoder->process->exited && (encoder->process->exit_status & 0x7f) == number);
+	return number == NUMBER_KILL || (encoder->process->exited && (encoder->process->exit_status & 0x7f) == number);
 }
 
 static int severity_of(const struct encoder *encoder)
@@ -308,7 +318,7 @@ static int severity_of(const struct encoder *encoder)
 static void encode_other(struct encoder *encoder)
 {
 	char line[PB_LINE_BYTES];
-	struct pb_writer out = {line, 0, sizeof(line)};
+	struct pb_writer out = { line, 0, sizeof(line) };
 	const char *name = "perfbuf.event";
 
 	if (encoder->body.record.kind != PB_RECORD_EXEC)
@@ -350,9 +360,9 @@ static void encode_other(struct encoder *encoder)
 }
 
 void pb_otlp_record(struct pb_wire *wire, uint32_t field, const struct pb_history *history,
-		    const struct pb_encoding *encoding, const struct pb_event *event)
+                    const struct pb_encoding *encoding, const struct pb_event *event)
 {
-	struct encoder encoder = {.wire = wire, .encoding = encoding, .event = event};
+	struct encoder encoder = { .wire = wire, .encoding = encoding, .event = event };
 	uint8_t *length = pb_wire_open(wire, field);
 
 	encoder.thread = &history->threads[event->thread];

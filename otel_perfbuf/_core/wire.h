@@ -39,7 +39,7 @@ static inline uint8_t *pb_varint_write(uint8_t *at, uint64_t value)
 
 static inline void pb_wire_tag(struct pb_wire *wire, uint32_t field, enum pb_wire_type type)
 {
-	*wire->at++ = (uint8_t)(field << 3 | type);	/* all fields here are below 16 */
+	*wire->at++ = (uint8_t)(field << 3 | type); /* all fields here are below 16 */
 }
 
 static inline void pb_wire_varint(struct pb_wire *wire, uint32_t field, uint64_t value)
@@ -90,7 +90,7 @@ static inline void pb_wire_close(struct pb_wire *wire, uint8_t *length)
 
 /* KeyValue{key, value: AnyValue{string_value}} as element `field`. */
 static inline void pb_wire_string(struct pb_wire *wire, uint32_t field, const char *key, uint32_t key_bytes,
-				  const char *text, uint32_t bytes)
+                                  const char *text, uint32_t bytes)
 {
 	uint32_t any = 1 + pb_varint_bytes(bytes) + bytes;
 	uint32_t pair = 1 + pb_varint_bytes(key_bytes) + key_bytes + 1 + pb_varint_bytes(any) + any;

@@ -109,7 +109,7 @@ def test_importing_the_sdk_loads_neither_extension_nor_libbpf() -> None:
     """A fresh interpreter that imports the application side has no C part of ours, no cffi, no libbpf mapped."""
     program = (
         "import sys, otel_perfbuf.sdk\n"
-        "ours = [name for name in sys.modules if name.startswith('otel_perfbuf.') and not name.startswith('otel_perfbuf.sdk')]\n"
+        "ours = [m for m in sys.modules if m.startswith('otel_perfbuf.') and not m.startswith('otel_perfbuf.sdk')]\n"
         "maps = open('/proc/self/maps').read()\n"
         "print(ours, 'cffi' in sys.modules, '_cffi_backend' in sys.modules, 'libbpf' in maps)\n"
     )

@@ -202,7 +202,7 @@ class BpfObject:
         return b"".join(parts)
 
     def pin_maps(self, directory: Path | str) -> None:
-        """Pins every map at DIRECTORY/NAME (in a bpffs), all or none; `close` leaves pins, `unpin_maps` removes them."""
+        """Pins every map at DIRECTORY/NAME (in a bpffs), all or none; `unpin_maps` removes them, `close` does not."""
         for name, each in self._maps.items():
             path = Path(directory) / name
             try:

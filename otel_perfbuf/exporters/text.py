@@ -294,7 +294,8 @@ class _Tally:
         ]
         if missing:
             yield f"# not here: {', '.join(missing)}"
-        if since_ns := _int(dump.header.get("perfbuf.dump.complete_since_unix_nano")):
+        since_ns = _int(dump.header.get("perfbuf.dump.complete_since_unix_nano"))
+        if since_ns and missing:
             yield f"# whole from {_LocalClock().text(since_ns)} on; before that some CPU's history may have gaps"
 
 

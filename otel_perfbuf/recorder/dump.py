@@ -156,7 +156,7 @@ def make_dump(
         window_start_unix_ns=max(start_ns, started_ns) + offset,
         window_end_unix_ns=end_ns + offset,
         complete_since_unix_ns=max((edge.since_ns for edge in edges.values()), default=started_ns) + offset,
-        records=selected,
+        records=selected - history.gaps_selected,
         lost=losses.lost,
         dropped=dropped,
         overwritten=losses.overwritten,

@@ -172,6 +172,11 @@ class History:
         _check(status, "selecting the dump's records")
         return int(selected[0]), int(dropped[0])
 
+    @property
+    def gaps_selected(self) -> int:
+        """How many of the selected only tell what is missing (`perfbuf.lost`)."""
+        return int(self._c.gaps_selected)
+
     def selected_of(self, process: int) -> int:
         """How many records of a process index were selected."""
         return int(self._c.processes[process].selected)

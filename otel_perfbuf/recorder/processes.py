@@ -76,7 +76,7 @@ def _cgroup_mount() -> Path | None:
 
 @lru_cache(maxsize=4096)
 def _folder_of(mount: Path, cgroup_id: int) -> str:
-    """Where the cgroup's folder is; KeyError when it is gone. Ids are never used again, so what was found stays true."""
+    """Where the cgroup's folder is; KeyError when it is gone. An id is never used again: what was found stays true."""
     for folder, _, _ in os.walk(mount):
         with contextlib.suppress(OSError):
             if os.stat(folder).st_ino == cgroup_id:

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which firings make one dump, and what the dump says: the recorder on captures without any records."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from otel_perfbuf.bpf.syscalls import Stats
+from otel_perfbuf.recorder.capture import Capture
+from otel_perfbuf.recorder.dump import Dump, DumpOptions
+from otel_perfbuf.recorder.inflight import EntryFrames
+from otel_perfbuf.recorder.recorder import FlightRecorder
+from otel_perfbuf.records import build_plan
+from otel_perfbuf.triggers.firing import Firing, SpanContext
+
+PLAN = build_plan()
+
+
+class EmptySource:
+    """A history without records; counts the snapshots that were taken of it."""
+
+    plan = PLAN
+    started_ns = 1
+
+    def __init__(self) -> None:
+        self.taken = itertools.count(1)
+        self.snapshots = 0
+
+    def capture(self) -> Capture:
+        """The next empty snapshot."""
+        self.snapshots += 1
+        batch: Any = EntryFrames([])
+        batch.rings = []
+        return Capture(b"", batch, EntryFrames([]), {}, Stats(0, 0, 0, 0, 0, {}), 0, next(self.taken), 1)
+
+    def losses(self, captures: object) -> tuple[int, int]:
+        """None."""
+        del captures
+        return 0, 0
+
+
+def span(trace: int, number: int = 1) -> SpanContext:
+    """A span of a trace."""
+    return SpanContext(trace.to_bytes(16, "big"), number.to_bytes(8, "big"))
+
+
+def firing(context: SpanContext | None = None, pid: int | None = 7, kind: Any = "span_error") -> Firing:
+    """A firing now."""
+    return Firing(kind, "it failed", time.time_ns(), pid=pid, span=context)
+
+
+def dumps_of(*firings: Firing, options: DumpOptions | None = None, after_s: float = 60) -> list[Dump]:
+    """The dumps that these firings make when nothing settles before all have fired."""
+    made: list[Dump] = []
+    source: Any = EmptySource()
+    recorder = FlightRecorder(source, options or DumpOptions(), made.append, after_s=after_s)
+    recorder.start()
+    for each in firings:
+        assert recorder.fire(each) is not None
+    assert recorder.stop()
+    return made
+
+
+def test_firings_of_one_trace_are_one_dump() -> None:
+    """A child's failure and its parent's are one dump with a link to each."""
+    (dump,) = dumps_of(firing(span(1, 1)), firing(span(1, 2)))
+    assert [link.span_id for link in dump.header.links] == [span(1, 1).span_id, span(1, 2).span_id]
+    assert dump.header.parent == span(1, 1)
+
+
+def test_firings_of_two_traces_are_two_dumps() -> None:
+    """Failures of concurrent requests are kept apart."""
+    first, second = dumps_of(firing(span(1)), firing(span(2)))
+    assert (first.header.span.trace_id, second.header.span.trace_id) == (span(1).trace_id, span(2).trace_id)
+
+
+def test_the_span_is_the_trigger_though_the_crash_came_first() -> None:
+    """The kernel's alert may overtake the datagram: the dump still goes into the failed span's trace."""
+    (dump,) = dumps_of(firing(None, kind="process_exit"), firing(span(3)))
+    assert dump.header.trigger == "span_error"
+    assert dump.header.span.trace_id == span(3).trace_id
+
+
+def test_a_process_without_a_trace_joins_itself_only() -> None:
+    """Crashes of two processes are two dumps."""
+    assert len(dumps_of(firing(pid=1, kind="process_exit"), firing(pid=2, kind="process_exit"))) == 2
+    assert len(dumps_of(firing(pid=1, kind="process_exit"), firing(pid=1, kind="process_exit"))) == 1
+
+
+def test_dumps_by_hand_are_never_joined() -> None:
+    """Who asks for a dump gets one of their own."""
+    assert len(dumps_of(firing(kind="manual"), firing(kind="manual"))) == 2
+
+
+def test_under_record_the_commands_end_joins_its_childs_failure() -> None:
+    """With a root process everything below it is one story."""
+    options = DumpOptions(root_pid=7)
+    assert len(dumps_of(firing(span(1), pid=8), firing(None, pid=7, kind="process_exit"), options=options)) == 1
+
+
+def test_the_gate_suppresses_and_the_next_header_tells() -> None:
+    """A firing that is held off makes no dump and is counted in the next one's header."""
+
+    class Gate:
+        admitted = 0
+
+        def admit(self, _firing: Firing) -> bool:
+            self.admitted += 1
+            return self.admitted == 1
+
+        def take_suppressed(self) -> int:
+            return self.admitted - 1
+
+    made: list[Dump] = []
+    source: Any = EmptySource()
+    recorder = FlightRecorder(source, DumpOptions(), made.append, after_s=60, gate=Gate())
+    recorder.start()
+    assert recorder.fire(firing(span(1))) is not None
+    assert recorder.fire(firing(span(2))) is None
+    assert recorder.stop()
+    assert [dump.header.suppressed for dump in made] == [1]
+
+
+def test_a_failing_capture_fails_its_dump_and_no_other() -> None:
+    """The kernel refuses once: that dump fails with the cause, the next one is made."""
+    source: Any = EmptySource()
+    right, broken = source.capture, iter([True, False])
+
+    def capture() -> Capture:
+        if next(broken):
+            raise OSError(12, "no memory")
+        return right()
+
+    source.capture = capture
+    made: list[Dump] = []
+    recorder = FlightRecorder(source, DumpOptions(), made.append)
+    recorder.start()
+    first = recorder.fire(firing(span(1)))
+    assert first is not None
+    with pytest.raises(OSError, match="no memory"):
+        first.result(timeout=10)
+    second = recorder.fire(firing(span(2)))
+    assert second is not None
+    assert second.result(timeout=10) is made[0]
+    assert recorder.stop()
+    assert recorder.status()["dumps"] == {"made": 1, "failed": 1}
+
+
+def test_header_and_span_are_one_story_on_the_wire() -> None:
+    """Header record and dump span carry the same attributes; the span is a child of the failed one and links to it."""
+    (dump,) = dumps_of(firing(span(5, 9)))
+    header_chunk, span_chunk = dump.payload.chunks
+    logs = ExportLogsServiceRequest.FromString(header_chunk.body)
+    (record,) = logs.resource_logs[0].scope_logs[0].log_records
+    traces = ExportTraceServiceRequest.FromString(span_chunk.body)
+    (made,) = traces.resource_spans[0].scope_spans[0].spans
+    assert (header_chunk.signal, span_chunk.signal) == ("logs", "traces")
+    assert record.event_name == made.name == "perfbuf.dump"
+    assert record.span_id == made.span_id
+    assert record.trace_id == made.trace_id == span(5).trace_id
+    assert made.parent_span_id == span(5, 9).span_id
+    assert [link.span_id for link in made.links] == [span(5, 9).span_id]
+    assert [item for item in record.attributes if item.key != "perfbuf.correlation"] == list(made.attributes)
+    assert len(dump.header.dump_id) == 32
+    assert logs.resource_logs[0].resource == traces.resource_spans[0].resource
+
+
+def test_without_a_span_the_dump_is_a_trace_of_its_own() -> None:
+    """A crash without any trace: a new root span, not linked to anything."""
+    (dump,) = dumps_of(firing(None, kind="process_exit"))
+    assert dump.header.parent is None
+    assert not dump.header.links
+    assert any(dump.header.span.trace_id)

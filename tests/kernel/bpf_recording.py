@@ -6,7 +6,6 @@ Not a test. Records are read by the declarations of bpf/records.h (cffi) and by 
 
 from __future__ import annotations
 
-import os
 import select
 import subprocess
 import time
@@ -265,10 +264,10 @@ class Target:
         self.process = subprocess.Popen([program, *arguments], stdin=subprocess.PIPE, **options)
         self.pid = self.process.pid
 
-    def go(self) -> None:
+    def go(self, data: bytes = b"x") -> None:
         """Lets it begin."""
         assert self.process.stdin is not None
-        self.process.stdin.write(b"x")
+        self.process.stdin.write(data)
         self.process.stdin.flush()
 
     def run(self) -> int:
@@ -297,8 +296,3 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) 
 def state_of(pid: int) -> str:
     """The scheduler's letter: R, S, Z, ..."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def pinned_child(cpu: int) -> Callable[[], None]:
-    """For Popen's preexec_fn: one CPU only."""
-    return lambda: os.sched_setaffinity(0, {cpu})

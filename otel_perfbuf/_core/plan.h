@@ -45,6 +45,7 @@ enum pb_argument_kind {
 	PB_ARG_FD_PAIR,			/* captured struct of two ints at exit: [3, 4] */
 	PB_ARG_CLONE_FLAGS,		/* table: bits above 0xff, then |SIGCHLD from the low byte */
 	PB_ARG_FILE_MODE,		/* S_IFREG|0644 */
+	PB_ARG_ERROR_POINTER,		/* captured word at exit, an errno: [ECONNREFUSED], [0] */
 	PB_ARG_SIGSET,			/* captured struct of 8 bytes: [INT CHLD], ~[] */
 	PB_ARG_KINDS
 };

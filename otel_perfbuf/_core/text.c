@@ -45,6 +45,7 @@ static render *const renderers[PB_ARG_KINDS] = {
 	[PB_ARG_OFFSET] = put_value,
 	[PB_ARG_HIDDEN] = NULL,
 	[PB_ARG_WAIT_STATUS] = pb_put_memory,
+	[PB_ARG_ERROR_POINTER] = pb_put_memory,
 	[PB_ARG_FD_PAIR] = pb_put_memory,
 	[PB_ARG_CLONE_FLAGS] = put_value,
 	[PB_ARG_FILE_MODE] = put_value,

@@ -120,6 +120,24 @@ static bool put_word(struct pb_writer *out, const struct pb_call *call, uint32_t
 	return true;
 }
 
+/* getsockopt(SO_ERROR): where a connect that did not wait tells why it failed */
+static bool put_error(struct pb_writer *out, const struct pb_call *call, uint32_t index)
+{
+	const char *name;
+	int32_t value;
+
+	if (!word(&call->exit[index], &value))
+		return false;
+	name = value > 0 ? pb_error_name(call->plan, (uint32_t)value, NULL) : NULL;
+	pb_put_char(out, '[');
+	if (name)
+		pb_put(out, name);
+	else
+		pb_put_signed(out, value);
+	pb_put_char(out, ']');
+	return true;
+}
+
 static bool put_wait(struct pb_writer *out, const struct pb_call *call, uint32_t index)
 {
 	int32_t status;
@@ -206,6 +224,8 @@ static bool put_captured(struct pb_writer *out, const struct pb_call *call, cons
 		return put_length(out, call, index);
 	case PB_ARG_WORD_POINTER:
 		return put_word(out, call, index);
+	case PB_ARG_ERROR_POINTER:
+		return put_error(out, call, index);
 	case PB_ARG_WAIT_STATUS:
 		return put_wait(out, call, index);
 	case PB_ARG_FD_PAIR:

@@ -100,6 +100,7 @@ _CAPTURES = {
     "environment": Capture("enter"),
     "length_pointer": Capture("both"),
     "word_pointer": Capture("success"),
+    "error_pointer": Capture("success"),
     "wait_status": Capture("success"),
     "fd_pair": Capture("success", "fixed", 8),
     "sigset": Capture("exit", "fixed", 8),

@@ -28,7 +28,8 @@ _SOCKADDR_BYTES = 128  # sizeof(struct sockaddr_storage)
 
 _CAPTURE_KINDS = {
     "path": "STRING", "string": "STRING", "strings": "STRINGS", "environment": "COUNT", "sockaddr": "SOCKADDR",
-    "length_pointer": "WORD", "word_pointer": "WORD", "wait_status": "WORD", "fd_pair": "STRUCT", "sigset": "STRUCT",
+    "length_pointer": "WORD", "word_pointer": "WORD", "error_pointer": "WORD",
+    "wait_status": "WORD", "fd_pair": "STRUCT", "sigset": "STRUCT",
     "struct": "STRUCT", "buffer": "BUFFER",
 }  # fmt: skip
 _WHEN = {"exit": "AT_EXIT", "enter": "AT_ENTER", "both": "AT_BOTH", "success": "AT_SUCCESS"}

@@ -118,6 +118,7 @@ SOCKETS = [
     Call("setsockopt", (3, 6, 1, ONE, 4)),
     Call("setsockopt", (3, 41, 26, ONE, 4)),
     Call("getsockopt", (3, 1, 7, b"", struct.pack("=I", 4))),
+    Call("getsockopt", (3, 1, 4, b"", struct.pack("=I", 4))),
     Call("getsockopt", (99, 6, 1, 0x10, 0x20)),
     Call("socket", (16, 0x80003, 0)),
     Call("socket", (1, 2, 0)),

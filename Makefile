@@ -24,6 +24,7 @@ help:
 	@echo 'make test-fresh  make demo and make test in a bare Debian 12 and 13'
 
 build: $(STAMP)/parts
+	@:
 
 demo: build
 	@scripts/demo.sh

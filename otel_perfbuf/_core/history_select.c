@@ -6,11 +6,26 @@
 #include "history.h"
 #include "check.h"
 
+/* A page that its thread sent within the window, at its end perhaps: what stands in it were the thread's own last calls
+ * when the window began, and those are shown whatever their age. */
+static bool sent_inside(const struct pb_event *event, uint64_t start_ns)
+{
+	struct pb_sample sample;
+
+	if (!event->sample || event->kind == PB_RECORD_LOST)
+		return false;
+	memcpy(&sample, event->sample, sizeof(sample));
+	return sample.kind == PB_SAMPLE_PAGE && sample.sent_ns >= start_ns;
+}
+
 /* [time, end] of an event touches the window. */
 static bool in_window(const struct pb_event *event, uint64_t start_ns, uint64_t end_ns)
 {
 	uint64_t ended = event->time_ns;
 	struct pb_syscall call;
+
+	if (event->time_ns <= end_ns && sent_inside(event, start_ns))
+		return true;
 
 	if (event->time_ns < start_ns && event->kind == PB_RECORD_SYSCALL) {
 		memcpy(&call, event->record, offsetof(struct pb_syscall, args));

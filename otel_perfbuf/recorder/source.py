@@ -82,6 +82,7 @@ class HistorySource:
             cgroups=options.cgroups,
             exclude_comms=options.exclude_comms,
             alerts=options.alerts,
+            record_unknown=not options.include,
         )
         try:
             self.reader = PerfReader(
@@ -119,10 +120,15 @@ class HistorySource:
         snapshot_ns = time.perf_counter_ns() - begin
         taken_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         pages += blocked_before(pages)
-        entries = read_entries(pages, self._rules, self.program.read_pages)
+        entries = read_entries(pages, self._rules, self._read_pages_again)
         processes = {key: table_process(key, entry) for key, entry in self.program.processes().items()}
         stats = self.program.stats()
         return Capture(pages, batch, entries, processes, stats, unix_offset_ns(), taken_ns, snapshot_ns)
+
+    def _read_pages_again(self) -> bytes:
+        """The pages now, for `read_entries`: which calls are still the same."""
+        pages = self.program.read_pages()
+        return pages + blocked_before(pages)
 
     def losses(self, captures: Sequence[Capture]) -> tuple[int, int]:
         """(lost, overwritten) records of the whole host since this was last called; ``captures`` oldest first."""

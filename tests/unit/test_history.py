@@ -157,11 +157,18 @@ def test_a_record_without_a_sequence_is_never_joined() -> None:
 
 def test_the_window_keeps_calls_that_end_in_it_and_pages_of_any_age() -> None:
     """In: began or ended inside, and everything from a page; out: ended before, began after."""
-    ring = SampleWriter(instance=1).syscall(1, 100, duration_ns=5).syscall(2, 200, duration_ns=900).syscall(3, 1500)
-    ring.syscall(4, 3000)
-    engine = Engine([ring.sample()], SampleWriter(instance=2).syscall(1, 1).page()).join()
+    old = SampleWriter(instance=1).syscall(1, 100, duration_ns=5)
+    ring = SampleWriter(instance=1).syscall(2, 200, duration_ns=900).syscall(3, 1500).syscall(4, 3000)
+    engine = Engine([old.sample(), ring.sample()], SampleWriter(instance=2).syscall(1, 1).page()).join()
     assert engine.select(1000, 2000) == (3, 0)
     assert [(i, s) for t, i, s in engine.sequences() if selected(engine, t)] == [(2, 1), (1, 2), (1, 3)]
+
+
+def test_a_page_sent_within_the_window_is_in_it_whole() -> None:
+    """A thread that waited for long and ended: its last calls were still in its own page when the window began."""
+    ended = SampleWriter(instance=1).syscall(1, 100).syscall(2, 110, duration_ns=5000).exit(3, 5110, 256)
+    engine = Engine([calls(2, [8, 9]).sample(), ended.sample()]).join()
+    assert engine.select(5000, 6000) == (3, 0)
 
 
 def selected(engine: Engine, time_ns: int) -> bool:

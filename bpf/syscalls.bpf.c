@@ -16,6 +16,20 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* 1: calls without a row in the tables (numbers from 512 on, 32-bit calls) are recorded. */
 const volatile u8 record_unknown = 1;
 
+/* Never used: puts the structs that only casts name into the object's BTF, where a test and other readers find them. */
+union records {
+	struct pb_record record;
+	struct pb_capture capture;
+	struct pb_syscall syscall;
+	struct pb_signal signal;
+	struct pb_exec exec;
+	struct pb_fork fork;
+	struct pb_exit exit;
+	struct pb_oom_kill oom_kill;
+	struct pb_alert alert;
+};
+union records *records = NULL;
+
 static __always_inline int waits_for(u32 flags, u64 number)
 {
 	return (flags & (PB_PAGE_WAIT_EXEC | PB_PAGE_EXCLUDED)) == PB_PAGE_WAIT_EXEC && number < PB_SYSCALLS &&

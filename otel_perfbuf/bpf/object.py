@@ -19,7 +19,7 @@ from otel_perfbuf.errors import ConfigError, KernelError
 from ._libbpf import ffi, lib
 from .maps import BpfMap
 
-__all__ = ["BpfObject", "builtin_object"]
+__all__ = ["BpfObject", "builtin_object", "has_bpf"]
 
 _LOG_BYTES = 1 << 20
 _SAID_BYTES = 4096
@@ -130,7 +130,7 @@ class BpfObject:
 
     def _refused(self, number: int) -> str:
         doing = f"loading the BPF object {self._path.name}"
-        if number in (errno.EPERM, errno.EACCES) and not _has_bpf():
+        if number in (errno.EPERM, errno.EACCES) and not has_bpf():
             return f"{doing}: this needs root, or the capabilities CAP_BPF and CAP_PERFMON"
         log = ffi.string(self._log).decode("utf-8", "replace").strip()
         if log:
@@ -237,7 +237,7 @@ class BpfObject:
         self.close()
 
 
-def _has_bpf() -> bool:
+def has_bpf() -> bool:
     """Whether this process has CAP_BPF (39) and CAP_PERFMON (38), or CAP_SYS_ADMIN (21), which stands for both."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):

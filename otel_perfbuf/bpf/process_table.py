@@ -42,6 +42,7 @@ class Stats:
     other: int
     processes: int
     ring_records_by_cpu: Mapping[int, int]
+    alerts: int = 0
 
     @property
     def lost(self) -> int:
@@ -102,5 +103,6 @@ def read_stats(stats: BpfMap) -> Stats:
         no_ring=sum(int(row.lost_no_ring) for row in rows),
         other=sum(int(row.lost_other) for row in rows),
         processes=sum(int(row.lost_process) for row in rows),
+        alerts=sum(int(row.lost_alerts) for row in rows),
         ring_records_by_cpu={cpu: int(row.ring_records) for cpu, row in enumerate(rows)},
     )

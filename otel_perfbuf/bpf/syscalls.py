@@ -58,6 +58,7 @@ class SyscallProgram:
         exclude_comms: Sequence[str] = (),
         alerts: AlertRules | None = None,
         forward: bool = False,
+        record_unknown: bool = True,
     ) -> None:
         alerts = alerts or AlertRules()
         self._object = BpfObject(builtin_object("syscalls"))
@@ -67,6 +68,7 @@ class SyscallProgram:
                 "agent_tgid": os.getpid(),
                 "filter_targets": int(filter_targets),
                 "forward": int(forward),
+                "record_unknown": int(record_unknown),
                 "use_target_comms": int(bool(comms)),
                 "use_target_cgroups": int(bool(cgroups)),
                 "use_exclude_comms": int(bool(exclude_comms)),
@@ -101,15 +103,14 @@ class SyscallProgram:
         flags = lib.PB_PAGE_TARGET | (lib.PB_PAGE_WAIT_EXEC if wait_exec else 0)
         seeds, seeded = self._object.maps["target_tgids"], set[int]()
         try:
-            # A child that is forked between the listing and the seeding is of an unseeded parent: list until stable.
+            # A thread or child that is made between the listing and the seeding may be of an unseeded parent.
             for _ in range(_ROUNDS):
                 new = ({pid} if wait_exec else _family(pid)) - seeded
-                if not new:
-                    return
                 for each in new:
                     seeds.update(_U32.pack(each), _U32.pack(flags))
-                self._object.read_iterator("seed_targets")
                 seeded |= new
+                if not self._object.read_iterator("seed_targets") and not new:
+                    return
         finally:
             for each in seeded:
                 seeds.delete(_U32.pack(each))

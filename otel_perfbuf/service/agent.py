@@ -11,14 +11,16 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Any, Final
 
 from otel_perfbuf.errors import ConfigError, PerfbufError
+from otel_perfbuf.exporters.queue import SendingQueue
 from otel_perfbuf.service import log
+from otel_perfbuf.service.graph import build_graph
 from otel_perfbuf.service.model import Configuration
 from otel_perfbuf.service.parts import Parts
 from otel_perfbuf.service.running import Running
@@ -61,10 +63,18 @@ class Agent:
         _log.info("stopped")
         return 0
 
-    def _start(self, configuration: Configuration) -> Running:
-        running = Running(configuration, self._parts, self._telemetry, self._status)
+    def _start(self, configuration: Configuration, kept: Mapping[str, SendingQueue] | None = None) -> Running:
+        running = Running(configuration, self._parts, self._telemetry, self._status, kept)
         running.start()
         return running
+
+    def _restart(self, configuration: Configuration, kept: Mapping[str, SendingQueue]) -> Running:
+        try:
+            return self._start(configuration, kept)
+        except BaseException:
+            for queue in kept.values():
+                queue.drain(1.0)
+            raise
 
     def _reload(self, configuration: Configuration, running: Running) -> tuple[Configuration, Running]:
         try:
@@ -77,13 +87,19 @@ class Agent:
         if changed == configuration:
             _log.info("reload: nothing has changed")
             return configuration, running
-        for sentence in running.stop():
+        # What is queued for an unchanged exporter is still sent, and its file is not begun anew.
+        kept = {
+            name: queue
+            for name, queue in running.queues().items()
+            if changed.exporters.get(name) == configuration.exporters[name] and name in build_graph(changed).exporters
+        }
+        for sentence in running.stop(keep=kept):
             _log.warning("%s", sentence)
         try:
-            started = self._start(changed)
+            started = self._start(changed, kept)
         except (PerfbufError, OSError) as fault:
             _log.error("reload: the new configuration cannot start, the old one is started again: %s", fault)
-            return configuration, self._start(configuration)
+            return configuration, self._restart(configuration, kept)
         self._reloads += 1
         log.set_up(changed.service.telemetry.logs.level)
         _log.info("reload: the new configuration runs")

@@ -7,11 +7,12 @@ only here and only when asked, so that `validate` runs on any host.
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from otel_perfbuf.errors import ReaderClosed
+from otel_perfbuf.errors import KernelError, ReaderClosed
 from otel_perfbuf.exporters.payload import Payload
 from otel_perfbuf.service.alerts import AlertTrigger
 from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions
@@ -75,6 +76,15 @@ def _alert_rules(exits: ProcessExitOptions | None) -> AlertRules:
 
 class KernelParts:
     """Parts on this host's kernel."""
+
+    def check(self) -> None:
+        """KernelError without CAP_BPF and CAP_PERFMON."""
+        from otel_perfbuf.bpf.object import has_bpf
+
+        if not has_bpf():
+            raise KernelError(
+                errno.EPERM, "starting to record: this needs root, or the capabilities CAP_BPF and CAP_PERFMON"
+            )
 
     def history(self, options: PerfBufferOptions, exits: ProcessExitOptions | None) -> History:
         """Loads the flight-recorder program and opens its rings."""

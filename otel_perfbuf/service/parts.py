@@ -128,6 +128,9 @@ class Live(Protocol):
 class Parts(Protocol):
     """Builds them; each may raise KernelError or NotSupported."""
 
+    def check(self) -> None:
+        """Raises KernelError when this process may not record at all; asked before anything is opened."""
+
     def history(self, options: PerfBufferOptions, exits: ProcessExitOptions | None) -> History:
         """Loads the program and opens its rings; ``exits``: which process ends `History.exits` will be asked for."""
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import Any, Final, cast
@@ -47,7 +47,8 @@ class Running:
     """The started components of one configuration.
 
     ``start`` raises what the first component that could not start raised, after stopping the others. ``stop`` returns
-    sentences about what had to be dropped; twice is fine.
+    sentences about what had to be dropped; twice is fine. ``kept``: running queues by exporter id, of a configuration
+    that ran before and has these exporters unchanged; after a failed start they go on, and are the caller's again.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Running:
         parts: Parts,
         telemetry: Telemetry,
         status: Callable[[], dict[str, Any]] = dict,
+        kept: Mapping[str, SendingQueue] | None = None,
     ) -> None:
         self._configuration = configuration
         self._parts = parts
@@ -63,20 +65,24 @@ class Running:
         self._agent_status = status
         self._graph: Graph = build_graph(configuration)
         self._undo = contextlib.ExitStack()
+        self._kept = dict(kept or {})
         self._queues: dict[str, SendingQueue] = {}
         self._recordings: dict[str, Recording] = {}
         self._histories: dict[str, History] = {}
         self._live: dict[str, Live] = {}
         self._deadline_s = 0.0
+        self._keep: frozenset[str] = frozenset()
         self._leftovers: list[str] = []
 
     def start(self) -> None:
         """Starts everything."""
         try:
+            if self._graph.recorders or self._graph.forward:
+                self._parts.check()
             self._undo.callback(self._telemetry.add_source(self._samples))
             for name in self._configuration.service.extensions:
                 self._start_extension(self._configuration.extensions[name])
-            self._undo.callback(self._drain)
+            self._undo.callback(self._drain)  # after whatever fills the queues has stopped
             for name in self._graph.exporters:
                 self._start_exporter(self._configuration.exporters[name])
             for name in self._graph.recorders:
@@ -84,12 +90,20 @@ class Running:
             for name in self._graph.forward:
                 self._start_live(self._configuration.receivers[name])
         except BaseException:
-            self.stop(timeout_s=1.0)
+            self.stop(timeout_s=1.0, keep=self._kept)
             raise
 
-    def stop(self, timeout_s: float = STOP_S) -> list[str]:
-        """Stops everything within about ``timeout_s``: triggers, recorders, live streams, then the queues."""
+    def queues(self) -> Mapping[str, SendingQueue]:
+        """The running queues, by exporter id."""
+        return dict(self._queues)
+
+    def stop(self, timeout_s: float = STOP_S, keep: Iterable[str] = ()) -> list[str]:
+        """Stops everything within about ``timeout_s``: triggers, recorders, live streams, then the queues.
+
+        ``keep``: ids of exporters whose queues go on; they are the caller's from then on.
+        """
         self._deadline_s = time.monotonic() + timeout_s
+        self._keep = frozenset(keep)
         self._undo.close()
         leftovers, self._leftovers = self._leftovers, []
         return leftovers
@@ -106,6 +120,9 @@ class Running:
         self._undo.callback(extension.stop)
 
     def _start_exporter(self, component: Component) -> None:
+        if component.id in self._kept:
+            self._queues[component.id] = self._kept[component.id]
+            return
         options: Any = component.options
         queue = SendingQueue(
             exporter_module(component.type).create(options),
@@ -208,7 +225,8 @@ class Running:
             if leftover.sentence:
                 self._leftovers.append(leftover.sentence)
 
-        threads = [threading.Thread(target=drain, args=(queue,), daemon=True) for queue in self._queues.values()]
+        ending = [queue for name, queue in self._queues.items() if name not in self._keep]
+        threads = [threading.Thread(target=drain, args=(queue,), daemon=True) for queue in ending]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -20,6 +20,7 @@ from otel_perfbuf.records import build_plan
 from otel_perfbuf.triggers.firing import Firing, SpanContext
 
 PLAN = build_plan()
+NOTHING_LOST = Stats(no_page=0, no_space=0, no_ring=0, other=0, processes=0, ring_records_by_cpu={})
 
 
 class EmptySource:
@@ -37,7 +38,7 @@ class EmptySource:
         self.snapshots += 1
         batch: Any = EntryFrames([])
         batch.rings = []
-        return Capture(b"", batch, EntryFrames([]), {}, Stats(0, 0, 0, 0, 0, {}), 0, next(self.taken), 1)
+        return Capture(b"", batch, EntryFrames([]), {}, NOTHING_LOST, 0, next(self.taken), 1)
 
     def losses(self, captures: object) -> tuple[int, int]:
         """None."""

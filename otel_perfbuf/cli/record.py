@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import select
 import shutil
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         string_bytes=args.string_bytes,
         buffers=args.buffers,
     )
-    with Output(args.output, args.format, args.otlp, args.lines) as output, HistorySource(options) as source:
+    with Output(args.output, args.format, args.otlp, args.lines) as output, _source(options) as source:
         source.attach()
         with _socket_directory() as directory:
             environment = {**os.environ, _SOCKET_VARIABLE: str(directory / "trigger.sock")}
@@ -107,6 +108,16 @@ def run(args: argparse.Namespace) -> int:
                 child.abandon()
                 raise
             return _recorded(child.pid, child, when, args.window, source, output, directory, words[0])
+
+
+def _source(options: SourceOptions) -> HistorySource:
+    """The recorder; a list that -e got wrong is told as -e, not as the configuration's key."""
+    try:
+        return HistorySource(options)
+    except ConfigError as error:
+        raise ConfigError(
+            "; ".join(f"record -e: {text}" for _, text in error.problems) or f"record: {error}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -146,8 +157,8 @@ def _recorded(
     try:
         if child is not None:
             end = _run_child(child, name)
-            if end is None:
-                return NOT_FOUND
+            if isinstance(end, int):
+                return end
         else:
             end = _wait_for(pid)
     finally:
@@ -174,8 +185,8 @@ def _last_firing(pid: int, end: _End, when: set[str]) -> Firing | None:
     return Firing(kind=kind, reason=end.sentence, unix_ns=time.time_ns(), pid=pid)
 
 
-def _run_child(child: Child, name: str) -> _End | None:
-    """Lets CMD run to its end, forwarding SIGTERM and SIGHUP; None when its execve failed (said)."""
+def _run_child(child: Child, name: str) -> _End | int:
+    """Lets CMD run to its end, forwarding SIGTERM and SIGHUP; the exit code alone when its execve failed (said)."""
 
     def forward(number: int, _frame: FrameType | None) -> None:
         child.send(number)
@@ -188,7 +199,7 @@ def _run_child(child: Child, name: str) -> _End | None:
         if error:
             child.wait()
             print(f"otel-perfbuf: record: running {name}: {os.strerror(error)}", file=sys.stderr)
-            return None if error == 2 else _End(NOT_EXECUTABLE << 8)
+            return NOT_FOUND if error == errno.ENOENT else NOT_EXECUTABLE
         return _End(child.wait())
     finally:
         for number, handler in before.items():

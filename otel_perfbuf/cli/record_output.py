@@ -6,6 +6,8 @@ What it is not: it makes no dumps and renders no record (exporters/text.py does,
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
 import threading
@@ -27,6 +29,26 @@ __all__ = ["Output"]
 _SEND_S = 10.0
 _SHOWN_DUMPS = 16  # a service may fail a thousand times under `record`: the last ones are kept to be shown
 
+_LOGGER = logging.getLogger("otel_perfbuf")
+
+
+class _Keeper(logging.Handler):
+    """Keeps what the parts warn of: stderr is CMD's while it runs."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._problems = problems
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps one message."""
+        self._problems.append(record.getMessage())
+
+
+def _once(problems: list[str]) -> list[str]:
+    """Each problem once: not what is said as the cause inside another's sentence, nor tries before the last."""
+    different = list(dict.fromkeys(problem.split("; it is kept in memory", 1)[0] for problem in problems))
+    return [each for each in different if not any(each in other for other in different if other != each)]
+
 
 class Output:
     """Takes dumps from the recorder's thread, shows the last lines at the end."""
@@ -39,6 +61,7 @@ class Output:
         self._dumps: deque[Dump] = deque(maxlen=_SHOWN_DUMPS)
         self._made = 0
         self._problems: list[str] = []
+        self._keeper = _Keeper(self._problems)
         self._lock = threading.Lock()
         self._file: Exporter | None = None
         self._text: Any = None
@@ -52,7 +75,9 @@ class Output:
             self._queue = SendingQueue(exporter_for_endpoint(endpoint), name=endpoint, timeout_s=_SEND_S)
 
     def start(self) -> None:
-        """Starts the threads that send; after the command was forked."""
+        """Starts the threads that send and keeps warnings until `finish`; after the command was forked."""
+        _LOGGER.addHandler(self._keeper)
+        _LOGGER.propagate = False
         if self._file is not None:
             self._file.start()
         if self._queue is not None:
@@ -69,8 +94,13 @@ class Output:
                     self._file.send(chunk, _SEND_S)
             elif self._path is not None:
                 self._write_text(dump.payload)
-        except (ExportError, OSError) as error:
+        except ExportError as error:
             self._problems.append(str(error))
+        except OSError as error:
+            self._problems.append(
+                f"writing the dump as text to {self._path}: {error.strerror}; the file is not whole, "
+                "give another one with -o"
+            )
         if self._queue is not None:
             self._queue.put(dump.payload, self._delivered)
 
@@ -101,9 +131,9 @@ class Output:
         for dump in self._dumps:
             for line in render(dump.payload.chunks, lines=lines, colour=colour):
                 print(line, file=sys.stderr)
-        if not self._dumps:
+        if not self._dumps and not self._problems:
             print(f"# nothing to dump: {end} and reported no error", file=sys.stderr)
-        for problem in dict.fromkeys(self._problems):
+        for problem in _once(self._problems):
             print(f"otel-perfbuf: record: {problem}", file=sys.stderr)
         sys.stderr.flush()
 
@@ -114,9 +144,12 @@ class Output:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _LOGGER.removeHandler(self._keeper)
+        _LOGGER.propagate = True
         if self._file is not None:
             self._file.stop()
         if self._text is not None:
-            self._text.close()
+            with contextlib.suppress(OSError):  # what did not fit is said already
+                self._text.close()
         if self._queue is not None:
             self._queue.drain(0.0)

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from otel_perfbuf.errors import PerfbufError
 from otel_perfbuf.exporters.saved import read_saved, saved_lines
 
 __all__ = ["add_arguments", "run"]
@@ -20,7 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Shows the file; 0, or 1 when a part of it could not be read."""
-    saved = read_saved(args.file)
+    try:
+        saved = read_saved(args.file)
+    except OSError as error:
+        raise PerfbufError(
+            f"reading the dump {args.file}: {error.strerror}; give a file that record -o wrote"
+        ) from error
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for line in saved_lines(saved, colour=colour):
         print(line)

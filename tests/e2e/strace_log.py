@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from recording import Record
 
-__all__ = ["Event", "read_records", "read_strace"]
+__all__ = ["Event", "Recorded", "read_records", "read_strace"]
 
 _LINE = re.compile(r"(\d+) +(.*)", re.DOTALL)
 _UNFINISHED = " <unfinished ...>"
@@ -22,7 +22,7 @@ _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
 _NAME = re.compile(r"(\w+)\(")
 _RESULT = re.compile(r"\) += (-?(?:0x[0-9a-f]+|\d+)|\?)(?: (E[A-Z0-9_]+))?(?=[ <]|$)")
 _SIGNAL = re.compile(r"--- (\w+) ")
-_STOPPED = re.compile(r"--- stopped by ")
+_SUPERSEDED = re.compile(r"\+\+\+ superseded by execve in pid (\d+) \+\+\+")
 _END = re.compile(r"\+\+\+ (exited with \d+|killed by \w+)(?: \(core dumped\))? \+\+\+")
 
 
@@ -31,7 +31,8 @@ class Event:
     """One thing that a thread did: ``kind`` is call, signal or end.
 
     ``result``: of a call its value as an unsigned 64-bit number, an error's name, or "?" when it had none; of an end
-    its sentence; of a signal "". ``text``: the whole line without strace's thread id.
+    its sentence ("superseded" by another thread's exec); of a signal "". ``text``: the whole line without strace's
+    thread id.
     """
 
     kind: str
@@ -43,6 +44,14 @@ class Event:
     def key(self) -> tuple[str, str, int | str]:
         """What is compared; the text is not."""
         return (self.kind, self.name, self.result)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A thread's process and what it did."""
+
+    process: int
+    events: list[Event]
 
 
 def _number(text: str) -> int:
@@ -68,7 +77,12 @@ def read_strace(text: str) -> dict[int, list[Event]]:
         assert parts, f"not a line of strace -f: {line}"
         thread, rest = int(parts[1]), parts[2]
         events = threads.setdefault(thread, [])
-        if end := _END.fullmatch(rest):
+        if superseded := _SUPERSEDED.fullmatch(rest):
+            # the other thread goes on under this id; what this one did stays in front, as its own instance
+            other = int(superseded[1])
+            events += [Event("end", "", "superseded", rest), *threads.pop(other)]
+            pending[thread] = pending.pop(other)
+        elif end := _END.fullmatch(rest):
             events.append(Event("end", "", end[1], rest))
         elif signal := _SIGNAL.match(rest):
             events.append(Event("signal", signal[1], "", rest))
@@ -83,15 +97,14 @@ def read_strace(text: str) -> dict[int, list[Event]]:
     return threads
 
 
-def _recorded(record: Record) -> Event | None:
+def _recorded(record: Record, attributes: dict[str, object]) -> Event | None:
     if record.name == "perfbuf.syscall":
-        attributes = record.attributes
         value = attributes.get("perfbuf.syscall.return_value")
         result = attributes.get("error.type", "?" if value is None else int(str(value)) & 0xFFFF_FFFF_FFFF_FFFF)
         assert isinstance(result, int | str)
         return Event("call", str(attributes["perfbuf.syscall.name"]), result, record.body)
     if record.name == "perfbuf.signal":
-        return Event("signal", str(record.attributes["perfbuf.signal.name"]), "", record.body)
+        return Event("signal", str(attributes["perfbuf.signal.name"]), "", record.body)
     if record.name == "perfbuf.process.exit":
         end = _END.fullmatch(record.body)
         assert end, f"not an end: {record.body}"
@@ -100,20 +113,24 @@ def _recorded(record: Record) -> Event | None:
     return None
 
 
-def read_records(records: Iterable[Record]) -> dict[int, list[Event]]:
+def read_records(records: Iterable[Record]) -> dict[int, Recorded]:
     """Each thread's events in the order of their sequence, which has no gap; exec and fork records are checked only."""
     numbered: dict[int, dict[tuple[int, int], Event | None]] = {}
+    processes: dict[int, int] = {}
     for record in records:
         attributes = record.attributes
+        number = int(str(attributes["thread.id"]))
         place = (int(str(attributes["perfbuf.thread.instance"])), int(str(attributes["perfbuf.sequence"])))
-        thread = numbered.setdefault(int(str(attributes["thread.id"])), {})
+        thread = numbered.setdefault(number, {})
         assert place not in thread, f"twice: {place} {record.body}"
-        thread[place] = _recorded(record)
-    threads: dict[int, list[Event]] = {}
+        thread[place] = _recorded(record, attributes)
+        process = int(str(record.resource["process.pid"]))
+        assert processes.setdefault(number, process) == process, f"thread {number} in two processes"
+    threads: dict[int, Recorded] = {}
     for number, found in numbered.items():
         counts: dict[int, int] = {}
         for instance, sequence in sorted(found):
             counts[instance] = counts.get(instance, 0) + 1
             assert sequence == counts[instance], f"thread {number}: {sequence} follows {counts[instance] - 1}"
-        threads[number] = [event for _, event in sorted(found.items()) if event]
+        threads[number] = Recorded(processes[number], [event for _, event in sorted(found.items()) if event])
     return threads

@@ -6,6 +6,8 @@ section 6, CONTRACT section 3 (joining).
 
 One thread makes all dumps: a firing that cannot join one in the making takes its snapshot at once and waits
 ``after_s`` (or until `settle`) for others to join; then, if it waited, a second snapshot is joined to the first.
+Dumps that need a snapshot at the same time share one, and only a few snapshots are held at once, since each is as large
+as all rings together: a service may fail a thousand times in those seconds.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ __all__ = ["FlightRecorder", "Gate"]
 
 _log = logging.getLogger(__name__)
 
+_CAPTURES_MAX = 8  # snapshots held at once, and one more while it is taken
+_FIRINGS_MAX = 1000  # firings of one dump: each is a link of its span
+
 
 class Gate(Protocol):
     """Hold-off and budget: whether a firing may make a dump of its own; called under the recorder's lock."""
@@ -40,13 +45,17 @@ class Gate(Protocol):
         """How many were suppressed since this was last called."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Making:
-    """A dump in the making; ``captures`` is empty until its thread has taken the first snapshot."""
+    """A dump in the making; ``captures`` is empty until its thread has taken the first snapshot.
+
+    ``closed_unix_ns``: when its last snapshot began, None before that.
+    """
 
     firings: list[Firing]
     deadline_s: float
     captures: list[Capture] = field(default_factory=list)
+    closed_unix_ns: int | None = None
     done: Future[Dump] = field(default_factory=Future)
 
 
@@ -88,7 +97,8 @@ class FlightRecorder:
                 return None
             for making in self._making:
                 if self._joins(firing, making):
-                    making.firings.append(firing)
+                    if len(making.firings) < _FIRINGS_MAX:
+                        making.firings.append(firing)
                     return making.done
             if self._gate is not None and not self._gate.admit(firing):
                 return None
@@ -98,7 +108,11 @@ class FlightRecorder:
             return making.done
 
     def _joins(self, firing: Firing, making: _Making) -> bool:
-        """Same trace, or, where one of both has no trace, same process (in ``record``: anything of CMD)."""
+        """It fired before the last snapshot, in the same trace, or, where one of both has no trace, in the same process
+        (in ``record``: anything of CMD).
+        """
+        if making.closed_unix_ns is not None and firing.unix_ns > making.closed_unix_ns:
+            return False
         first = making.firings[0]
         if firing.kind == "manual" or first.kind == "manual":
             return False
@@ -126,45 +140,79 @@ class FlightRecorder:
     def status(self) -> dict[str, Any]:
         """Counts for `otel-perfbuf status`."""
         with self._condition:
-            return {"dumps": dict(self._dumps), "in_the_making": len(self._making)}
+            without = sum(1 for making in self._making if not making.captures)
+            return {
+                "dumps": dict(self._dumps),
+                "in_the_making": len(self._making),
+                "without_snapshot": without,
+            }
 
     def _run(self) -> None:
-        while (making := self._next()) is not None:
+        while (step := self._next()) is not None:
+            act, makings = step
             try:
-                if not making.captures:
-                    making.captures.append(self._source.capture())
-                    continue
-                self._finish(making)
+                act(makings)
             except Exception as error:  # noqa: BLE001  the recorder outlives any one dump
-                with self._condition:
-                    self._dumps["failed"] += 1
-                    if making in self._making:
-                        self._making.remove(making)
-                making.done.set_exception(error)
-                level = logging.ERROR if isinstance(error, PerfbufError | OSError) else logging.CRITICAL
-                _log.log(level, "making the dump of %s: %s", making.firings[0].kind, error, exc_info=level > 40)
+                self._fail(makings, error)
 
-    def _next(self) -> _Making | None:
-        """The next dump that needs a snapshot or is due; None at the end."""
+    def _next(self) -> tuple[Callable[[list[_Making]], None], list[_Making]] | None:
+        """A snapshot for all that need one, or the end of one that has its last; None when nothing more can come."""
         with self._condition:
             while True:
-                for making in self._making:
-                    if not making.captures:
-                        return making
                 now = time.monotonic()
-                for making in self._making:
-                    if self._settled or making.deadline_s <= now:
-                        return making
+                closed = [making for making in self._making if making.closed_unix_ns is not None]
+                waiting = [
+                    making
+                    for making in self._making
+                    if making.closed_unix_ns is None and (not making.captures or self._is_due(making, now))
+                ]
+                if waiting and not (closed and len(self._held()) >= _CAPTURES_MAX):
+                    return self._snapshot, waiting
+                if closed:
+                    return self._finish, closed[:1]
                 if self._stopping:
                     return None
                 wait = min((making.deadline_s for making in self._making), default=now + 3600) - now
                 self._condition.wait(wait)
 
-    def _finish(self, making: _Making) -> None:
-        if self._after_s > 0:
-            making.captures.append(self._source.capture())
+    def _is_due(self, making: _Making, now_s: float) -> bool:
+        return self._settled or making.deadline_s <= now_s
+
+    def _held(self) -> dict[int, Capture]:
+        return {capture.taken_ns: capture for making in self._making for capture in making.captures}
+
+    def _snapshot(self, makings: list[_Making]) -> None:
+        """One snapshot for all of ``makings``; the last one of those that are due."""
         with self._condition:
-            # From here on nothing joins it: what fires now fired after the snapshot.
+            now, unix_ns, held = time.monotonic(), time.time_ns(), self._held()
+            due = [making for making in makings if self._is_due(making, now)]
+            if len(held) >= _CAPTURES_MAX:
+                # Their last snapshot will be their own; what is lost is only what the rings overwrite until then.
+                for making in makings:
+                    if making not in due:
+                        making.captures.append(held[max(held)])
+                makings = due
+            for making in due:
+                making.closed_unix_ns = unix_ns
+        if makings:
+            capture = self._source.capture()
+            with self._condition:
+                for making in makings:
+                    making.captures.append(capture)
+
+    def _fail(self, makings: list[_Making], error: Exception) -> None:
+        with self._condition:
+            self._dumps["failed"] += len(makings)
+            self._making = [making for making in self._making if making not in makings]
+        for making in makings:
+            making.done.set_exception(error)
+        level = logging.ERROR if isinstance(error, PerfbufError | OSError) else logging.CRITICAL
+        _log.log(level, "making the dump of %s: %s", makings[0].firings[0].kind, error, exc_info=level > 40)
+
+    def _finish(self, makings: list[_Making]) -> None:
+        making = makings[0]
+        with self._condition:
+            # From here on nothing joins it.
             self._making.remove(making)
             suppressed = self._gate.take_suppressed() if self._gate is not None else 0
         firings = sorted(making.firings, key=lambda firing: firing.span is None)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from typing import Any
 
@@ -178,3 +179,71 @@ def test_without_a_span_the_dump_is_a_trace_of_its_own() -> None:
     assert dump.header.parent is None
     assert not dump.header.links
     assert any(dump.header.span.trace_id)
+
+
+class HeldSource(EmptySource):
+    """A history whose snapshots wait for leave, and that counts how many are held at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def capture(self) -> Capture:
+        """The next snapshot, when it may be taken."""
+        self.begun.release()
+        assert self.go.acquire(timeout=10)
+        return super().capture()
+
+
+def test_what_fires_during_the_last_snapshot_makes_a_dump_of_its_own() -> None:
+    """A dump cannot hold what came after its snapshot began: a failure of the same trace is not swallowed by it."""
+    source: Any = HeldSource()
+    made: list[Dump] = []
+    recorder = FlightRecorder(source, DumpOptions(), made.append)
+    recorder.start()
+    early = firing(span(1, 1))
+    first = recorder.fire(firing(span(1, 2)))
+    assert source.begun.acquire(timeout=10)
+    second = recorder.fire(firing(span(1, 3)))
+    assert recorder.fire(early) is first  # it is told late, and fired before
+    source.go.release(2)
+    assert recorder.stop()
+    assert first is not second
+    assert [len(dump.header.links) for dump in made] == [2, 1]
+
+
+def test_dumps_that_wait_for_a_snapshot_share_it() -> None:
+    """A hundred failed traces at once cost the copies of a few, not a hundred times all rings."""
+    source: Any = HeldSource()
+    made: list[Dump] = []
+    recorder = FlightRecorder(source, DumpOptions(), made.append)
+    recorder.start()
+    for trace in range(1, 101):
+        assert recorder.fire(firing(span(trace))) is not None
+    source.go.release(100)
+    assert recorder.stop()
+    assert len(made) == 100
+    assert source.snapshots <= 2  # the first's, if it had begun before the others fired, and one for all others
+
+
+def test_few_snapshots_are_held_while_dumps_wait_to_be_joined() -> None:
+    """Each is as large as all rings; failures that come one after the other share the newest when there are many."""
+    source: Any = EmptySource()
+    made: list[Dump] = []
+    recorder = FlightRecorder(source, DumpOptions(), made.append, after_s=60)
+    recorder.start()
+    for trace in range(1, 101):
+        assert recorder.fire(firing(span(trace))) is not None
+        while recorder.status()["without_snapshot"]:
+            time.sleep(0)
+    before_the_end = source.snapshots
+    assert recorder.stop()
+    assert len(made) == 100
+    assert before_the_end <= 8
+    assert source.snapshots == before_the_end + 1
+
+
+def test_a_dump_has_a_bounded_number_of_links() -> None:
+    """A storm of one trace's failures neither fills the memory nor makes a span that no receiver takes."""
+    (dump,) = dumps_of(*(firing(span(1, number)) for number in range(1, 2001)))
+    assert len(dump.header.links) == 1000

@@ -21,7 +21,7 @@ Compile = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
-    """compiled("burst") is the path of the program made of programs/burst.c."""
+    """A function that gives a program's path: "burst" is made of programs/burst.c."""
     folder = tmp_path_factory.mktemp("programs")
     folder.chmod(0o755)
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How deep the history is: without a gap up to the last call, told to the record where it is not, and never without
-the last calls of a thread that waits. The records are counted by protobuf's parser, the calls by the programs."""
+the last calls of a thread that waits. The records are counted by protobuf's parser, the calls by the programs.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -155,7 +157,7 @@ def assert_gaps_are_told(dump: Arrived) -> None:
     found = own_records(dump)
     missing = {
         sequence(before) + 1: sequence(after) - sequence(before) - 1
-        for before, after in zip(found, found[1:], strict=False)
+        for before, after in itertools.pairwise(found)
         if sequence(after) != sequence(before) + 1
     }
     told = [item for item in dump.history if item.name == "perfbuf.lost"]

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends of processes: which fire, in whose words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+from pydantic import ValidationError
+
+from otel_perfbuf.triggers.process_exit import (
+    CORE_SIGNALS,
+    ProcessExitOptions,
+    firing_from_alert,
+    reason_to_fire,
+    signal_name,
+)
+
+
+def _alert(status: int, comm: bytes = b"worker") -> bytes:
+    from otel_perfbuf._core._core import ffi
+
+    alert = ffi.new("struct pb_alert *")
+    alert.time_ns, alert.tgid, alert.tid, alert.status = 5_000, 4711, 4712, status
+    alert.comm = comm
+    return bytes(ffi.buffer(alert))
+
+
+def test_a_real_childs_status_is_understood() -> None:
+    """The wait status of a process that really was killed reads as strace would write it."""
+    child = subprocess.Popen(["sleep", "60"])
+    child.send_signal(signal.SIGSEGV)
+    _, status = os.waitpid(child.pid, 0)
+    child.returncode = 0
+    assert reason_to_fire(status, ProcessExitOptions()) == "was killed by SIGSEGV"
+
+
+@pytest.mark.parametrize("name", sorted(CORE_SIGNALS))
+def test_core_signals_fire_by_default(name: str) -> None:
+    """Signals that dump core, and KILL, fire; with and without a core."""
+    number = signal.Signals[f"SIG{name}"]
+    assert reason_to_fire(number, ProcessExitOptions()) == f"was killed by SIG{name}"
+    assert reason_to_fire(number | 0x80, ProcessExitOptions()) == f"was killed by SIG{name}"
+
+
+@pytest.mark.parametrize("status", [0, 1 << 8, 255 << 8, signal.SIGTERM, signal.SIGPIPE, 40])
+def test_other_ends_are_quiet_by_default(status: int) -> None:
+    """Exit codes and other signals fire only when asked for."""
+    assert reason_to_fire(status, ProcessExitOptions()) is None
+
+
+def test_exit_codes() -> None:
+    """none, nonzero or a list of codes."""
+    assert reason_to_fire(7 << 8, ProcessExitOptions(exit_codes="nonzero")) == "exited with 7"
+    assert reason_to_fire(0, ProcessExitOptions(exit_codes="nonzero")) is None
+    assert reason_to_fire(7 << 8, ProcessExitOptions(exit_codes=(7,))) == "exited with 7"
+    assert reason_to_fire(8 << 8, ProcessExitOptions(exit_codes=(7,))) is None
+
+
+def test_signals() -> None:
+    """none, all, or a list of names with or without SIG."""
+    assert reason_to_fire(signal.SIGSEGV, ProcessExitOptions(signals="none")) is None
+    assert reason_to_fire(40, ProcessExitOptions(signals="all")) == "was killed by SIGRT_8"
+    chosen = ProcessExitOptions.model_validate({"signals": ["SIGTERM", "hup"]})
+    assert reason_to_fire(signal.SIGTERM, chosen) == "was killed by SIGTERM"
+    assert reason_to_fire(signal.SIGHUP, chosen) == "was killed by SIGHUP"
+    assert reason_to_fire(signal.SIGSEGV, chosen) is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"exit_codes": [0]}, {"exit_codes": [True]}, {"exit_codes": "7"}, {"signals": ["NOPE"]}, {"signals": 9}]
+)
+def test_wrong_options(wrong: dict[str, object]) -> None:
+    """A code or signal that cannot be is an error of one sentence, without pydantic's union branches."""
+    with pytest.raises(ValidationError) as found:
+        ProcessExitOptions.model_validate(wrong)
+    assert len(found.value.errors()) == 1
+
+
+def test_an_alert_becomes_a_firing() -> None:
+    """The firing has the kernel's time in unix time, the process, and a reason that begins with its command."""
+    firing = firing_from_alert(_alert(signal.SIGKILL) + b"pad padd", ProcessExitOptions(), 1_000_000)
+    assert firing is not None
+    assert (firing.kind, firing.pid, firing.tid, firing.unix_ns) == ("process_exit", 4711, 4712, 1_005_000)
+    assert firing.reason == "worker was killed by SIGKILL (pid 4711)"
+    assert firing_from_alert(_alert(0), ProcessExitOptions(), 0) is None
+
+
+def test_a_commands_name_cannot_move_a_terminals_cursor() -> None:
+    """A comm of control characters and broken UTF-8 is shown replaced; one of 16 bytes without a NUL is whole."""
+    firing = firing_from_alert(_alert(11, b"a\x1b\xff" + b"b" * 13), ProcessExitOptions(), 0)
+    assert firing is not None
+    assert firing.reason.startswith("a\ufffd\ufffd" + "b" * 13 + " was")
+
+
+def test_a_short_alert_is_malformed() -> None:
+    """Too few bytes are an error that the caller counts."""
+    with pytest.raises(ValueError, match="malformed"):
+        firing_from_alert(_alert(11)[:-1], ProcessExitOptions(), 0)
+
+
+def test_signal_names_are_straces() -> None:
+    """Real-time signals are SIGRT_n, numbers that are none are shown."""
+    assert [signal_name(number) for number in (9, 32, 64)] == ["SIGKILL", "SIGRT_0", "SIGRT_32"]

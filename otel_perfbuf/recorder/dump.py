@@ -77,8 +77,8 @@ def _table(history: History, captures: Sequence[Capture]) -> dict[ProcessKey, Pr
     return table
 
 
-def _target(firing: Firing, table: Mapping[ProcessKey, Process]) -> ProcessKey | None:
-    return None if firing.pid is None else newest(firing.pid, table)
+def _target(firing: Firing, table: Mapping[ProcessKey, Process], offset_ns: int) -> ProcessKey | None:
+    return None if firing.pid is None else newest(firing.pid, table, firing.unix_ns - offset_ns)
 
 
 def _in_scope(
@@ -132,7 +132,7 @@ def make_dump(
         [capture.pages for capture in captures],
     )
     table = _table(history, captures)
-    target = _target(firing, table)
+    target = _target(firing, table, offset)
     scope = _in_scope(firing, options, target, table)
     keys = history.processes()
     end_ns = captures[-1].taken_ns

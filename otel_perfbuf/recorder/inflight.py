@@ -185,13 +185,18 @@ def read_entries(pages: bytes, syscall_rules: bytes, read_pages: Callable[[], by
     return EntryFrames([_entry_sample(call, captures) for call, captures in read if call.key in still])
 
 
-def blocked_before(pages: bytes) -> bytes:
-    """Pages of our own making for threads that have been in one call since before recording began."""
+def blocked_before(pages: bytes, syscall_rules: bytes, *, record_unknown: bool) -> bytes:
+    """Pages of our own making for threads that have been in one call since before recording began.
+
+    ``syscall_rules`` and ``record_unknown`` as the program has them: a call that it filters out is none here either.
+    """
+    rules = ffi.from_buffer("struct pb_syscall_rule[]", syscall_rules)
     made = []
     for head, sample in _pages(pages):
         if head.flags & lib.PB_PAGE_OPEN or head.last_sequence or not head.flags & lib.PB_PAGE_TARGET:
             continue
-        if head.flags & (lib.PB_PAGE_WAIT_EXEC | lib.PB_PAGE_TORN | lib.PB_PAGE_FRESH):
+        # ENTERED without a sequence: it is in a call that is filtered out, or between two of them.
+        if head.flags & (lib.PB_PAGE_WAIT_EXEC | lib.PB_PAGE_TORN | lib.PB_PAGE_FRESH | lib.PB_PAGE_ENTERED):
             continue
         try:
             with open(f"/proc/{sample.tgid}/task/{sample.tid}/syscall", encoding="ascii") as file:
@@ -200,6 +205,9 @@ def blocked_before(pages: bytes) -> bytes:
             continue
         if len(words) < 7 or not words[0].isdigit():
             continue
+        number = int(words[0])
+        if not (rules[number].flags & lib.PB_SYSCALL_RECORDED if number < lib.PB_SYSCALLS else record_unknown):
+            continue
         new = ffi.new("struct pb_page_head *")
         ffi.memmove(new, head, _HEAD)
         new.flags = head.flags | lib.PB_PAGE_OPEN
@@ -207,7 +215,7 @@ def blocked_before(pages: bytes) -> bytes:
         call.record.bytes, call.record.kind = _SYSCALL, lib.PB_RECORD_SYSCALL
         call.record.flags, call.record.arguments = lib.PB_FLAG_BEGAN_BEFORE, 6
         call.record.sequence, call.record.time_ns = 1, sample.instance
-        call.number = int(words[0])
+        call.number = number
         for index in range(6):
             call.args[index] = int(words[1 + index], 16)
         alone = ffi.new("struct pb_sample *")

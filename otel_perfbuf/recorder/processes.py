@@ -28,6 +28,8 @@ __all__ = [
     "cgroup_path",
     "process_from_proc",
     "process_resource",
+    "same_start",
+    "start_of",
     "started_at",
     "table_process",
 ]
@@ -111,19 +113,33 @@ def table_process(key: tuple[int, int], entry: ProcessEntry) -> Process:
     )
 
 
-def started_at(pid: int, start_ns: int) -> bool:
-    """Whether the process that has ``pid`` now is the one that started at ``start_ns`` (CLOCK_MONOTONIC).
+def start_of(pid: int) -> int | None:
+    """When the process that has ``pid`` now started (CLOCK_MONOTONIC ns, to a clock tick); None: there is none.
 
-    Source: proc_pid_stat(5): field 22 counts clock ticks of CLOCK_BOOTTIME, so two ticks of difference are allowed.
+    Source: proc_pid_stat(5): field 22 counts clock ticks of CLOCK_BOOTTIME.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         ticks = int(stat[stat.rindex(b")") + 2 :].split()[19])
     except (OSError, ValueError, IndexError):
-        return False
+        return None
     suspended = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    return abs(ticks * tick_ns - (start_ns + suspended)) <= 2 * tick_ns
+    return ticks * _tick_ns() - suspended
+
+
+def same_start(start_ns: int, other_ns: int) -> bool:
+    """Whether two starts are one, where one is known to a clock tick only: two ticks of difference are allowed."""
+    return abs(start_ns - other_ns) <= 2 * _tick_ns()
+
+
+def started_at(pid: int, start_ns: int) -> bool:
+    """Whether the process that has ``pid`` now is the one that started at ``start_ns`` (CLOCK_MONOTONIC)."""
+    found = start_of(pid)
+    return found is not None and same_start(found, start_ns)
+
+
+def _tick_ns() -> int:
+    return 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def process_from_proc(pid: int) -> Process | None:

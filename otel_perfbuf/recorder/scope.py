@@ -11,9 +11,15 @@ from .processes import Process
 __all__ = ["descendants", "newest"]
 
 
-def newest(pid: int, processes: Iterable[ProcessKey]) -> ProcessKey | None:
-    """The youngest process that had ``pid`` (pids are reused), or None."""
-    return max((key for key in processes if key[0] == pid), key=lambda key: key[1], default=None)
+def newest(pid: int, processes: Iterable[ProcessKey], before_ns: int | None = None) -> ProcessKey | None:
+    """The youngest process that had ``pid`` (pids are reused), or None.
+
+    ``before_ns`` (CLOCK_MONOTONIC): when it was alive; one that started later has the pid after it, unless there is no
+    other.
+    """
+    keys = [key for key in processes if key[0] == pid]
+    then = [key for key in keys if before_ns is None or key[1] <= before_ns]
+    return max(then or keys, key=lambda key: key[1], default=None)
 
 
 def descendants(root: ProcessKey, processes: Mapping[ProcessKey, Process]) -> set[ProcessKey]:

@@ -22,8 +22,10 @@ from otel_perfbuf.rings import PerfReader
 from .capture import Capture
 from .clock import unix_offset_ns
 from .edges import ring_edges
+from .first_sight import FirstSight
+from .history import ProcessKey
 from .inflight import blocked_before, read_entries
-from .processes import table_process
+from .processes import Process, table_process
 
 __all__ = ["HistorySource", "SourceOptions"]
 
@@ -74,6 +76,7 @@ class HistorySource:
             buffers=options.buffers,
         )
         self._account = _Account()
+        self._first_sight: FirstSight | None = None
         self._closed = False
         self.program = SyscallProgram(
             syscall_rules=self._rules,
@@ -109,6 +112,7 @@ class HistorySource:
         """Begins to record; targets given as pids are followed with their descendants."""
         self.program.attach()
         self.started_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self._first_sight = FirstSight()
         for pid in self.options.pids:
             self.program.follow(pid)
 
@@ -119,16 +123,24 @@ class HistorySource:
         batch = self.reader.snapshot(since="all")
         snapshot_ns = time.perf_counter_ns() - begin
         taken_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        pages += blocked_before(pages)
+        pages += self._blocked_before(pages)
         entries = read_entries(pages, self._rules, self._read_pages_again)
-        processes = {key: table_process(key, entry) for key, entry in self.program.processes().items()}
+        processes = self._processes()
         stats = self.program.stats()
         return Capture(pages, batch, entries, processes, stats, unix_offset_ns(), taken_ns, snapshot_ns)
+
+    def _processes(self) -> dict[ProcessKey, Process]:
+        sight = self._first_sight
+        table = {key: table_process(key, entry) for key, entry in self.program.processes().items()}
+        return table if sight is None else {key: sight.completed(process) for key, process in table.items()}
 
     def _read_pages_again(self) -> bytes:
         """The pages now, for `read_entries`: which calls are still the same."""
         pages = self.program.read_pages()
-        return pages + blocked_before(pages)
+        return pages + self._blocked_before(pages)
+
+    def _blocked_before(self, pages: bytes) -> bytes:
+        return blocked_before(pages, self._rules, record_unknown=not self.options.include)
 
     def losses(self, captures: Sequence[Capture]) -> tuple[int, int]:
         """(lost, overwritten) records of the whole host since this was last called; ``captures`` oldest first."""
@@ -137,8 +149,8 @@ class HistorySource:
             reported = self._account.overwritten.get(cpu, 0)
             overwritten += max(edge.overwritten - reported, 0)
             self._account.overwritten[cpu] = max(edge.overwritten, reported)
-        total = captures[-1].stats.lost
-        lost, self._account.lost = max(total - self._account.lost, 0), total
+        lost = max(captures[-1].stats.lost - self._account.lost, 0)
+        self._account.lost += lost
         return lost, overwritten
 
     def close(self) -> None:

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_perfbuf.recorder.processes import Process, process_from_proc, process_resource, started_at
+from otel_perfbuf.recorder.first_sight import FirstSight
+from otel_perfbuf.recorder.processes import Process, process_from_proc, process_resource, start_of, started_at
 from otel_perfbuf.recorder.scope import descendants, newest
 
 
@@ -31,6 +35,39 @@ def test_a_reused_pid_brings_no_strangers_in() -> None:
     assert descendants((2, 40), processes) == {(2, 40), (4, 50)}
     assert newest(2, processes) == (2, 40)
     assert newest(5, processes) is None
+
+
+def test_a_firings_process_is_the_one_that_lived_then() -> None:
+    """The pid of a process that crashed may be another's before the dump is made."""
+    processes = table((2, 20, 1), (2, 40, 9))
+    assert newest(2, processes, before_ns=39) == (2, 20)
+    assert newest(2, processes, before_ns=40) == (2, 40)
+    assert newest(2, processes, before_ns=1) == (2, 40)  # no other: its start is a rounded one
+
+
+def test_the_environment_of_a_process_from_before_is_known_when_it_is_dead() -> None:
+    """What it said in OTEL_* is read when recording begins, also for the children that it forks; not for strangers."""
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    environment = {**os.environ, "OTEL_SERVICE_NAME": "from-before"}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"\n"  # it has executed its program
+        start_ns, known = start_of(child.pid), process_from_proc(child.pid)
+        sight = FirstSight()
+        child.communicate(b"\n")
+    assert start_ns is not None
+    assert known is not None
+    bare = replace(known, start_ns=start_ns + 1_000_000, environment={})
+    assert sight.completed(bare).environment["OTEL_SERVICE_NAME"] == "from-before"
+    forked = replace(bare, pid=1 << 22, parent_pid=child.pid, start_ns=start_ns + 10**9)
+    assert sight.completed(forked).environment["OTEL_SERVICE_NAME"] == "from-before"
+    for stranger in (
+        replace(bare, start_ns=start_ns + 10**9),  # the pid was reused
+        replace(bare, executable="/usr/bin/other"),  # it executed another program
+        replace(forked, start_ns=start_ns - 10**9),
+    ):
+        assert not sight.completed(stranger).environment
+    assert sight.completed(replace(bare, environment={"A": "b"})).environment == {"A": "b"}
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9), st.integers(0, 6)), max_size=30))

@@ -141,8 +141,10 @@ static __always_inline int add_environment(struct process_scratch *work)
 	work->environment_at += bytes;
 	work->keep = keep;
 	if (keep && used < PB_ENVIRONMENT_BYTES) {
-		bpf_probe_read_kernel(work->process.environment + used, bytes & (2 * ENVIRONMENT_CHUNK - 1), work->chunk);
 		work->environment_bytes = used + bytes;
+		barrier_var(used);	/* Linux 6.1's verifier forgets the bound when the compiler spills the value */
+		used &= PB_ENVIRONMENT_BYTES - 1;
+		bpf_probe_read_kernel(work->process.environment + used, bytes & (2 * ENVIRONMENT_CHUNK - 1), work->chunk);
 	}
 	return 1;
 }
@@ -197,6 +199,16 @@ static __always_inline void store_process(struct process_scratch *work, struct t
 	bpf_map_update_elem(&process_starts, &tgid, &key.start_ns, BPF_ANY);
 }
 
+/* A process whose parent has ended is init's child by now: who forked it says its first entry. */
+static __always_inline void keep_parent(struct process_scratch *work, struct task_struct *task)
+{
+	struct pb_process_key key = process_key(task);
+	struct pb_process *known = bpf_map_lookup_elem(&processes, &key);
+
+	if (known)
+		work->process.parent_tgid = known->parent_tgid;
+}
+
 /* exec = 1: `task` is current and has just executed its program (its memory is the new one). */
 static __noinline void add_process(struct task_struct *task, int exec)
 {
@@ -212,6 +224,7 @@ static __noinline void add_process(struct task_struct *task, int exec)
 	work->process.executable_bytes = 0;
 	work->process.environment_bytes = 0;
 	fill_identity(&work->process, task);
+	keep_parent(work, task);
 	if (file)
 		fill_executable(work, (u64)file);
 	if (exec && mm)

@@ -15,7 +15,7 @@ from bpf_recording import Record, parse_sample
 
 from otel_perfbuf._core._core import lib
 from otel_perfbuf.bpf.process import ProcessProgram
-from otel_perfbuf.rings import PerfReader, Sample
+from otel_perfbuf.rings import Batch, PerfReader, Sample
 
 
 @pytest.fixture
@@ -31,15 +31,20 @@ def stream() -> Iterator[tuple[ProcessProgram, PerfReader]]:
 
 
 def _until_end_of(reader: PerfReader, pid: int) -> list[Record]:
-    """All events of the host up to a process's end."""
+    """All events of the host up to a process's end, by time: forward rings come CPU by CPU."""
     found: list[Record] = []
     end = time.monotonic() + 10
+
+    def take(batch: Batch) -> None:
+        for sample in batch:
+            assert isinstance(sample, Sample)
+            found.extend(parse_sample(bytes(sample.data)))
+
     while not [event for event in found if event.tgid == pid and event.name == "<exit>"]:
         assert time.monotonic() < end, "the process's end did not come"
-        for sample in reader.read(timeout=1.0):
-            assert isinstance(sample, Sample)
-            found += parse_sample(bytes(sample.data))
-    return found
+        take(reader.read(timeout=1.0))
+    take(reader.flush())  # a ring that was read before this one may hold what happened before
+    return sorted(found, key=lambda event: event.time_ns)
 
 
 def test_exec_fork_and_end_come_in_order(stream: tuple[ProcessProgram, PerfReader]) -> None:

@@ -7,7 +7,7 @@ import os
 
 from .maps import BpfMap
 from .object import BpfObject, builtin_object
-from .process_table import ProcessEntry, Stats, read_processes, read_stats
+from .process_table import ProcessEntry, Stats, read_process, read_processes, read_stats
 
 __all__ = ["ProcessProgram"]
 
@@ -32,6 +32,10 @@ class ProcessProgram:
     def events_map(self) -> BpfMap:
         """The perf event array to read forward."""
         return self._object.maps["events"]
+
+    def process(self, key: tuple[int, int]) -> ProcessEntry | None:
+        """The process table's row of (tgid, start time) as it is now, the dead too."""
+        return read_process(self._object.maps["processes"], key)
 
     def processes(self) -> dict[tuple[int, int], ProcessEntry]:
         """The process table, the dead too, by (tgid, start time)."""

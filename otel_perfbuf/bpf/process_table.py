@@ -11,7 +11,7 @@ from otel_perfbuf._core._core import ffi
 
 from .maps import BpfMap
 
-__all__ = ["ProcessEntry", "Stats", "read_processes", "read_stats"]
+__all__ = ["ProcessEntry", "Stats", "read_process", "read_processes", "read_stats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,24 @@ def _entry(row: Any) -> ProcessEntry:
     )
 
 
+def _row(value: bytes) -> ProcessEntry:
+    row = ffi.new("struct pb_process *")
+    ffi.memmove(row, value, min(len(value), ffi.sizeof("struct pb_process")))
+    return _entry(row)
+
+
+def read_process(table: BpfMap, key: tuple[int, int]) -> ProcessEntry | None:
+    """The row of (tgid, start time of the leader) as it is now, or None."""
+    value = table.lookup(bytes(ffi.buffer(ffi.new("struct pb_process_key *", {"tgid": key[0], "start_ns": key[1]}))))
+    return None if value is None else _row(value)
+
+
 def read_processes(table: BpfMap) -> dict[tuple[int, int], ProcessEntry]:
     """All rows by (tgid, start time of the leader)."""
     rows = {}
     for key, value in table.items():
         c_key = ffi.from_buffer("struct pb_process_key[]", key)[0]
-        row = ffi.new("struct pb_process *")
-        ffi.memmove(row, value, min(len(value), ffi.sizeof("struct pb_process")))
-        rows[int(c_key.tgid), int(c_key.start_ns)] = _entry(row)
+        rows[int(c_key.tgid), int(c_key.start_ns)] = _row(value)
     return rows
 
 

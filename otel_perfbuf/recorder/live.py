@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from otel_perfbuf._core._core import ffi, lib
@@ -43,8 +43,8 @@ class ForwardProgram(Protocol):
     def attach(self) -> None:
         """Begins to send."""
 
-    def processes(self) -> Mapping[ProcessKey, ProcessEntry]:
-        """Who the processes of its samples are."""
+    def process(self, key: ProcessKey) -> ProcessEntry | None:
+        """Who a process of its samples is now; None: not known any more."""
 
     def close(self) -> None:
         """Detaches it; twice is fine."""
@@ -80,7 +80,6 @@ class LiveStream:
         self._program = program
         self._plan = plan
         self._emit = emit
-        self._known: dict[ProcessKey, Process] = {}
         self._stopping = threading.Event()
         self._records = self._lost = 0
         try:
@@ -145,8 +144,8 @@ class LiveStream:
         history = History(inputs, [])
         keys = history.processes()
         history.select([True] * len(keys), 0, _FOREVER, _FOREVER)
-        self._learn(keys)
-        resources = [process_resource(self._known.get(key, Process(*key))).SerializeToString() for key in keys]
+        # Asked anew for each batch: an exec makes another program of a known process.
+        resources = [process_resource(self._process(key)).SerializeToString() for key in keys]
         offset = unix_offset_ns()
         encoding = Encoding(offset, now_ns + offset, SCOPE.SerializeToString())
         chunks = tuple(
@@ -156,8 +155,6 @@ class LiveStream:
             self._records += sum(chunk.records for chunk in chunks)
             self._emit(Payload(chunks))
 
-    def _learn(self, keys: list[ProcessKey]) -> None:
-        """Reads the kernel's process table when a batch is about a process that is not known yet."""
-        if all(key in self._known for key in keys):
-            return
-        self._known = {key: table_process(key, entry) for key, entry in self._program.processes().items()}
+    def _process(self, key: ProcessKey) -> Process:
+        entry = self._program.process(key)
+        return Process(*key) if entry is None else table_process(key, entry)

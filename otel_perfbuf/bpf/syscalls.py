@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,7 @@ class SyscallProgram:
         record_unknown: bool = True,
     ) -> None:
         alerts = alerts or AlertRules()
+        self._turn = threading.Lock()  # the iterators share one copy of a page for each CPU
         self._object = BpfObject(builtin_object("syscalls"))
         try:
             constants: dict[str, bytes | int] = {
@@ -92,8 +94,9 @@ class SyscallProgram:
     def attach(self) -> None:
         """Begins to record; processes that already have a named comm or cgroup become targets."""
         self._object.attach()
-        if self._named:
-            self._object.read_iterator("seed_targets")
+        for _ in range(_ROUNDS if self._named else 0):
+            if not self._seed():
+                break
 
     def follow(self, pid: int, *, wait_exec: bool = False) -> None:
         """Makes ``pid``, all its threads and its children (those of today too) targets.
@@ -109,15 +112,21 @@ class SyscallProgram:
                 for each in new:
                     seeds.update(_U32.pack(each), _U32.pack(flags))
                 seeded |= new
-                if not self._object.read_iterator("seed_targets") and not new:
+                if not self._seed() and not new:
                     return
         finally:
             for each in seeded:
                 seeds.delete(_U32.pack(each))
 
+    def _seed(self) -> bytes:
+        """Makes pages for the targets that are there; empty when none was made or changed."""
+        with self._turn:
+            return self._object.read_iterator("seed_targets")
+
     def read_pages(self) -> bytes:
         """All thread pages: struct pb_page_head, struct pb_sample, records, one after the other."""
-        return self._object.read_iterator("read_pages")
+        with self._turn:
+            return self._object.read_iterator("read_pages")
 
     def processes(self) -> dict[tuple[int, int], ProcessEntry]:
         """The process table, the dead too, by (tgid, start time)."""

@@ -43,7 +43,12 @@ def _signals(value: object) -> object:
         name = str(item).upper().removeprefix("SIG")
         if f"SIG{name}" not in signal.Signals.__members__:
             raise PydanticCustomError("signals", "{name} is no signal of this host", {"name": str(item)[:40]})
-        names.append(name)
+        number = signal.Signals[f"SIG{name}"]
+        if number >= _FIRST_REALTIME:
+            raise PydanticCustomError(
+                "signals", "{name} is a real-time signal: only all fires at these", {"name": name}
+            )
+        names.append(number.name.removeprefix("SIG"))  # IOT is ABRT, CLD is CHLD
     return tuple(names)
 
 

@@ -51,6 +51,16 @@ def test_other_ends_are_quiet_by_default(status: int) -> None:
     assert reason_to_fire(status, ProcessExitOptions()) is None
 
 
+def test_signals_have_one_name_each() -> None:
+    """A signal's second name is taken for it; real-time signals, which the kernel's filter does not know, are not."""
+    options = ProcessExitOptions(signals=("IOT", "sigterm"))
+    assert options.signals == ("ABRT", "TERM")
+    assert reason_to_fire(signal.SIGIOT, options) == "was killed by SIGABRT"
+    with pytest.raises(ValidationError, match="real-time"):
+        ProcessExitOptions(signals=("RTMAX",))
+    assert reason_to_fire(signal.SIGRTMAX, ProcessExitOptions(signals="all")) == "was killed by SIGRT_32"
+
+
 def test_exit_codes() -> None:
     """none, nonzero or a list of codes."""
     assert reason_to_fire(7 << 8, ProcessExitOptions(exit_codes="nonzero")) == "exited with 7"

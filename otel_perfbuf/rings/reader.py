@@ -1,69 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """PerfReader: all rings behind one perf event array, read forward or as a snapshot.
 
-What it is not: it knows neither what a sample means nor what walks the bytes (readout.py). Source: CONTRACT section 6.
-
-Facts: a wake-up is reported once, unread data is not reported again, and data from before the registration never
-  (FACTS 10). Decision: all rings are looked at when the reader is new, at every wake-up and at every timeout.
+What it is not: it knows neither what a sample means nor what walks the bytes (readout.py), nor how to wait (base.py).
+Source: CONTRACT section 6.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import logging
 import os
-import select
 import threading
-import time
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from types import TracebackType
+import weakref
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Literal, Self
 
 from otel_perfbuf.errors import ConfigError, KernelError, NotOverwritable, ReaderClosed
 from otel_perfbuf.rings._sys import ffi, lib
+from otel_perfbuf.rings.base import ReaderBase, ReaderStats, Waiting
 from otel_perfbuf.rings.batch import Batch
-from otel_perfbuf.rings.cpus import online_cpus
-from otel_perfbuf.rings.gate import Gate
+from otel_perfbuf.rings.cpu_watch import CpuWatch
 from otel_perfbuf.rings.maps import MapLike, open_perf_map
 from otel_perfbuf.rings.options import Clock, SampleType, event_options, slack_for
 from otel_perfbuf.rings.readout import ForwardReadout, MappedRing, ReverseReadout
-from otel_perfbuf.rings.ring import EventOptions, PerfMap, Ring, open_ring
+from otel_perfbuf.rings.ring import Ring
+from otel_perfbuf.rings.ring_set import RingSet
+from otel_perfbuf.rings.saved import SavedRings
+from otel_perfbuf.rings.swap import SwapReadout
 
 __all__ = ["PerfReader", "ReaderStats"]
 
-
-@dataclass(frozen=True, slots=True)
-class ReaderStats:
-    """What a reader has seen since it was opened.
-
-    ``lost``: as the LOST records say that were read; ``kernel_lost``: as the kernel counts now (None before Linux 6.0).
-    """
-
-    batches: int = 0
-    samples: int = 0
-    lost: int = 0
-    kernel_lost: int | None = None
-    overwritten_bytes: int = 0
-    truncated: int = 0
-    malformed: int = 0
-    unknown: int = 0
+_log = logging.getLogger(__name__)
 
 
-class PerfReader:
+class PerfReader(ReaderBase):
     """Reads what BPF programs send with ``bpf_perf_event_output`` into ``map``.
 
     ``map``: an object with ``fd``, an fd (both borrowed), or a pinned path. ``per_cpu_bytes`` is rounded up to a power
     of two of pages. ``overwritable``: the kernel overwrites the oldest and never waits, and ``snapshot`` reads; else
     ``read`` does, which wakes at ``watermark_bytes`` (default: a quarter ring) or every ``wakeup_events`` samples.
-    ``sample_type``: metadata that the kernel adds, of "time", "tid", "cpu"; ``clock`` (default monotonic) stamps time.
+    ``swap``: each CPU has two rings, and a snapshot reads one while the other is written: nothing is overwritten
+    during the copy, at twice the memory. ``sample_type``: metadata that the kernel adds, of "time", "tid", "cpu";
+    ``clock`` (default monotonic) stamps time.
     ``max_sample_bytes``: the largest sample that any program sends there; a snapshot then waits for nothing and leaves
-    out as many of the oldest bytes as writers in flight may have torn; not given, it waits for a grace period
-    (some 10-30 ms) and gives everything.
+    out as many of the oldest bytes as writers in flight may have torn; not given (or with ``swap``), it waits for a
+    grace period (some 10-30 ms) and gives everything.
 
     Raises ConfigError for arguments, KernelError where the kernel refuses (nothing stays open then).
     All methods may be called from any thread; ``read``, ``flush`` and ``snapshot`` take turns.
+    ``from_file(DIR)`` reads what ``otel_perfbuf.testing.save_rings`` has saved, without BPF and without privileges.
+    ``async for batch in reader`` gives what ``read()`` gives, in an asyncio loop, and ends when the reader is closed.
     """
 
     def __init__(
@@ -72,12 +59,15 @@ class PerfReader:
         *,
         per_cpu_bytes: int,
         overwritable: bool = False,
+        swap: bool = False,
         watermark_bytes: int | None = None,
         wakeup_events: int | None = None,
         sample_type: Sequence[SampleType] = (),
         clock: Clock | None = None,
         max_sample_bytes: int | None = None,
     ) -> None:
+        if swap and not overwritable:
+            raise ConfigError("swap is given without overwritable: a forward ring loses nothing to its reader")
         options = event_options(
             per_cpu_bytes=per_cpu_bytes,
             overwritable=overwritable,
@@ -87,120 +77,94 @@ class PerfReader:
             clock=clock,
         )
         slack = slack_for(max_sample_bytes, options.sample_type, options.capacity) if overwritable else 0
-        self.per_cpu_bytes = options.capacity
-        """Data bytes of each ring."""
-        self.overwritable = overwritable
-        self._stats = ReaderStats()
-        self._turn = threading.Lock()
-        self._flush = threading.Event()
-        self._fresh = True  # data from before the registration is not reported: look before the first wait
+        self._prepare_fields(overwritable, swap, options.capacity, options.sample_type, slack)
+        self._grace = None if max_sample_bytes is not None else _grace_period
+        waiting = Waiting()
         with contextlib.ExitStack() as opened:
-            self._open(opened, map, options)
-            mapped = [_mapped(ring) for ring in self._rings]
-            self._forward = None if overwritable else ForwardReadout(mapped, options.sample_type)
-            self._reverse = None
-            if overwritable:
-                grace = None if max_sample_bytes is not None else _grace_period
-                self._reverse = ReverseReadout(mapped, options.sample_type, slack_bytes=slack, grace_period=grace)
-            self._opened = opened.pop_all()
-        self._gate = Gate(self._wake, self._opened.close)
-
-    def _open(self, opened: contextlib.ExitStack, map: MapLike, options: EventOptions) -> None:
-        self._map: PerfMap = open_perf_map(map)
-        opened.callback(self._map.close)
-        self._epoll = select.epoll()
-        opened.callback(self._epoll.close)
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        opened.callback(os.close, self._event)
-        self._epoll.register(self._event, select.EPOLLIN)
-        cpus = [cpu for cpu in online_cpus() if cpu < self._map.max_entries]
-        if not cpus:
-            raise ConfigError(
-                f"the map {self._map.name} has {self._map.max_entries} entries and no online CPU has so low a number; "
-                "make max_entries the number of possible CPUs"
+            opened.callback(waiting.close)
+            perf_map = open_perf_map(map)
+            opened.callback(perf_map.close)
+            self._what = f"the map {perf_map.name}"
+            self._set: RingSet | SavedRings = RingSet(
+                perf_map, options, None if overwritable else waiting.add, pairs=swap
             )
-        self._rings: list[Ring] = []
-        for cpu in cpus:
-            ring = open_ring(cpu, options)
-            if ring is None:
-                continue
-            opened.callback(ring.close)
-            if not options.overwritable:
-                self._epoll.register(ring.fd, select.EPOLLIN)
-            self._map.set(ring)
-            opened.callback(self._map.delete, cpu)
-            self._rings.append(ring)
-        if not self._rings:
-            raise KernelError(errno.ENODEV, f"opening perf rings for the map {self._map.name}: every CPU went offline")
+            opened.callback(self._set.close)
+            self._read_rings()
+            self._opened = opened.pop_all()
+        self._start(waiting)
 
-    # ---- forward ----
+    @classmethod
+    def from_file(cls, directory: str | os.PathLike[str]) -> Self:
+        """A reader of rings that were saved from a live one: the same calls, the same batches, no kernel.
 
-    def read(self, timeout: float | None = None) -> Batch:
-        """Waits until a ring has reached its watermark, and gives what all rings hold by then.
-
-        At the timeout (seconds; None = none; 0 = do not wait) it gives what is there, below any watermark: an empty
-        batch when there is nothing. A batch holds at most some 128 KiB of each ring; the next call gives the rest at
-        once. Raises ReaderClosed when the reader is closed meanwhile, NotOverwritable when it is an overwritable one.
+        A forward one gives what waited to be read; an overwritable one gives the history. Nothing is written to the
+        files. Raises ConfigError when the directory holds no saved rings.
         """
-        forward = self._need_forward("read")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._gate, self._turn:
-            while True:
-                self._gate.check()
-                batch = None
-                if self._fresh or forward.left_bytes:
-                    self._fresh = False
-                    batch = self._drain(forward)
-                    if len(batch):
-                        return batch
-                timed_out = not self._wait(deadline)
-                self._gate.check()
-                flushed = self._end_flush()
-                batch = self._drain(forward)
-                if len(batch) or timed_out or flushed:
-                    return batch
+        saved = SavedRings(directory)
+        reader = cls.__new__(cls)
+        reader._prepare_fields(saved.overwritable, False, saved.capacity, saved.sample_type, 0)
+        reader._what = f"the rings saved in {os.fspath(directory)}"
+        reader._grace = None
+        reader._set = saved
+        reader._read_rings()
+        waiting = Waiting()
+        reader._opened.callback(waiting.close)
+        reader._opened.callback(saved.close)
+        reader._start(waiting)
+        return reader
 
-    def flush(self) -> Batch:
-        """Gives what is there, below any watermark, without waiting.
+    def _prepare_fields(self, overwritable: bool, swap: bool, capacity: int, sample_type: int, slack: int) -> None:
+        super().__init__(overwritable=overwritable)
+        self.swap = swap
+        self.per_cpu_bytes = capacity
+        """Data bytes of each ring."""
+        self.sample_type = sample_type
+        """PERF_SAMPLE_* bits of the rings' records."""
+        self._slack = slack
+        self._rings_lock = threading.Lock()  # for what looks at the rings without waiting for a turn
+        self._went: set[int] | None = None  # a rescan was asked for; these CPUs have been offline
+        self._watch: CpuWatch | None = None
+        self._forward: ForwardReadout | None = None
+        self._reverse: ReverseReadout | SwapReadout | None = None
 
-        When another thread waits in ``read``, that one wakes and gets it, and this batch is empty.
-        """
-        forward = self._need_forward("flush")
-        with self._gate:
-            self._flush.set()
-            self._wake()
-            if not self._turn.acquire(blocking=False):
-                return Batch.empty()
-            try:
-                self._end_flush()
-                self._fresh = False
-                return self._drain(forward)
-            finally:
-                self._turn.release()
+    def _read_rings(self) -> None:
+        """Readouts of the rings as they are now; cursors of those that stay are kept."""
+        mapped = [_mapped(ring) for ring in self._set.rings]
+        if not self.overwritable:
+            self._forward = ForwardReadout(mapped, self.sample_type)
+        elif self.swap:
+            swapping = SwapReadout(
+                mapped,
+                [_mapped(ring) for ring in self._set.spares],
+                self.sample_type,
+                slack_bytes=self._slack,
+                grace_period=_grace_period,
+                flip=self._flip,
+            )
+            if isinstance(self._reverse, SwapReadout):
+                swapping.adopt(self._reverse)
+            self._reverse = swapping
+        else:
+            reverse = ReverseReadout(mapped, self.sample_type, slack_bytes=self._slack, grace_period=self._grace)
+            if isinstance(self._reverse, ReverseReadout):
+                reverse.adopt(self._reverse)
+            self._reverse = reverse
 
-    def _need_forward(self, what: str) -> ForwardReadout:
-        if self._forward is None:
-            raise NotOverwritable(f"{what} of an overwritable reader of the map {self._map.name}: use snapshot()")
-        return self._forward
+    # ---- what ReaderBase asks for ----
 
-    def _wait(self, deadline: float | None) -> bool:
-        """Waits for a wake-up of a ring, a flush or close; False at the deadline."""
-        if deadline is None:
-            return bool(self._epoll.poll(maxevents=1))
-        return bool(self._epoll.poll(max(0.0, deadline - time.monotonic()), maxevents=1))
+    def _take(self) -> Batch:
+        assert self._forward is not None  # read and flush have refused an overwritable reader
+        return self._forward.drain()
 
-    def _end_flush(self) -> bool:
-        # First the event, then the flag: a flush between the two joins this one, and no event stays behind unread.
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._event)
-        flushed = self._flush.is_set()
-        self._flush.clear()
-        return flushed
+    def _has_more(self) -> bool:
+        return self._fresh or (self._forward is not None and self._forward.left_bytes > 0)
 
-    def _drain(self, forward: ForwardReadout) -> Batch:
-        batch = forward.drain()
-        self._account(batch)
-        return batch
+    def _prepare(self) -> None:
+        try:
+            self._rescan_when_asked()
+        except KernelError as error:
+            # Who reads goes on with the rings that there are.
+            _log.warning("rescanning the CPUs: %s", error)
 
     # ---- overwritable ----
 
@@ -210,106 +174,113 @@ class PerfReader:
         ``last``: what no snapshot has returned before; ``all``: everything that is still held. Either way the next
         "last" begins behind it. Raises NotOverwritable when the reader is a forward one.
         """
-        if self._reverse is None:
-            raise NotOverwritable(
-                f"snapshot of a forward reader of the map {self._map.name}: open it with overwritable=True"
-            )
-        if since not in ("last", "all"):
-            raise ConfigError(f"since is {since!r}; give 'last' or 'all'")
-        with self._gate, self._turn:
-            self._gate.check()
-            batch = self._reverse.snapshot(everything=since == "all")
-            self._account(batch)
-            return batch
+        if not self.overwritable:
+            raise NotOverwritable(f"snapshot of a forward reader of {self._what}: open it with overwritable=True")
+        return self._snapshot(since, self._take_snapshot)
 
-    # ---- both ----
+    def _take_snapshot(self, everything: bool) -> Batch:
+        assert self._reverse is not None  # snapshot has refused a forward reader
+        return self._reverse.snapshot(everything=everything)
+
+    def _flip(self) -> None:
+        with self._rings_lock:
+            self._set.flip()
+
+    # ---- rings ----
 
     def pause(self) -> None:
         """Makes the programs' outputs fail with -ENOSPC until ``resume``: the rings stand still, nothing is freed.
 
         What they try to send meanwhile is lost, and a LOST record says so after resume. Twice is fine.
         """
-        with self._gate:
-            for ring in self._rings:
-                ring.pause(True)
+        self._pause(True)
 
     def resume(self) -> None:
         """Ends a pause; twice is fine."""
+        self._pause(False)
+
+    def _pause(self, pause: bool) -> None:
+        with self._gate, self._rings_lock:
+            for ring in self._set.all():
+                ring.pause(pause)
+
+    def rescan(self) -> None:
+        """Gives CPUs that came online a ring, and keeps what the rings of CPUs that went still hold.
+
+        When another thread waits in ``read``, that one wakes and does it. KernelError when a ring cannot be opened;
+        the others are in use then, and a later call tries again.
+        """
+        self._rescan(frozenset())
+
+    def watch_cpus(self) -> None:
+        """Rescans by itself whenever the kernel says that a CPU came or went; twice is fine.
+
+        A thread listens to uevents until the reader is closed. KernelError when the kernel gives no such socket.
+        """
+        with self._gate, self._turn:
+            if self._watch is not None:
+                return
+            ours = weakref.WeakMethod(self._rescan)
+
+            def changed(went: frozenset[int]) -> None:
+                rescan = ours()
+                if rescan is not None:
+                    with contextlib.suppress(ReaderClosed):
+                        rescan(went)
+
+            try:
+                self._watch = CpuWatch(changed)
+            except OSError as error:
+                raise KernelError(error.errno or 0, "opening the kernel's uevent socket to watch CPUs") from error
+            self._opened.callback(self._watch.close)
+
+    def _rescan(self, went: Collection[int]) -> None:
         with self._gate:
-            for ring in self._rings:
-                ring.pause(False)
+            with self._rings_lock:
+                self._went = {*(self._went or ()), *went}
+            self._waiting.wake()
+            # A snapshot is short; a read may wait for ever, and does it itself.
+            if self._turn.acquire(blocking=self.overwritable):
+                try:
+                    self._rescan_when_asked()
+                finally:
+                    self._turn.release()
+
+    def _rescan_when_asked(self) -> None:
+        """In its own turn: nobody reads the rings meanwhile."""
+        with self._rings_lock:
+            went, self._went = self._went, None
+            if went is None:
+                return
+            before = self._set.all()
+            old: list[Ring] = []
+            try:
+                old = self._set.rescan(went, self._is_drained)
+            finally:
+                for ring in self._set.rings:
+                    if ring.gone:
+                        self._waiting.remove(ring.fd)
+                if self._set.all() != before:
+                    self._read_rings()
+                    self._fresh = True
+                for ring in old:
+                    self._waiting.remove(ring.fd)
+                    ring.close()
+
+    def _is_drained(self, ring: Ring) -> bool:
+        return self._forward is not None and not self._forward.has_more(_mapped(ring))
 
     @property
     def stats(self) -> ReaderStats:
         """Counts since the reader was opened; ReaderClosed after close."""
-        with self._gate:
-            known = [lost for ring in self._rings if (lost := ring.lost()) is not None]
-            stats = self._stats
-        return ReaderStats(
-            batches=stats.batches,
-            samples=stats.samples,
-            lost=stats.lost,
-            kernel_lost=sum(known) if len(known) == len(self._rings) else None,
-            overwritten_bytes=stats.overwritten_bytes,
-            truncated=stats.truncated,
-            malformed=stats.malformed,
-            unknown=stats.unknown,
-        )
+        with self._gate, self._rings_lock:
+            return replace(self._stats, kernel_lost=self._set.lost())
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """The CPUs that have a ring, ascending; there may be holes."""
-        return tuple(ring.cpu for ring in self._rings)
-
-    def fileno(self) -> int:
-        """An fd that is readable when ``read(0)`` is worth a call: for select, epoll, or asyncio's add_reader."""
-        with self._gate:
-            return self._epoll.fileno()
-
-    @property
-    def closed(self) -> bool:
-        """Whether close was called."""
-        return self._gate.closed
-
-    def close(self) -> None:
-        """Takes the rings out of the map and gives everything back; batches stay valid.
-
-        Wakes a blocked ``read``, which raises ReaderClosed, and returns when it has. A second close is fine.
-        """
-        self._gate.close()
-
-    def _wake(self) -> None:
-        os.eventfd_write(self._event, 1)
-
-    def _account(self, batch: Batch) -> None:
-        stats, walk = self._stats, batch.walk
-        self._stats = ReaderStats(
-            batches=stats.batches + 1,
-            samples=stats.samples + walk.frames - walk.lost_frames,
-            lost=stats.lost + walk.lost,
-            overwritten_bytes=stats.overwritten_bytes + (batch.overwritten_bytes if self.overwritable else 0),
-            truncated=stats.truncated + walk.truncated,
-            malformed=stats.malformed + walk.malformed,
-            unknown=stats.unknown + walk.unknown,
-        )
-
-    def __enter__(self) -> Self:
-        """The reader, which the with block closes."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Closes."""
-        self.close()
-
-    def __del__(self) -> None:
-        """Closes what was forgotten, with a ResourceWarning."""
-        gate = getattr(self, "_gate", None)
-        if gate is not None and not gate.closed:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
-            with contextlib.suppress(OSError, ReaderClosed):
-                gate.close()
+        """The CPUs whose ring is written, ascending; there may be holes."""
+        with self._rings_lock:
+            return self._set.cpus
 
 
 def _mapped(ring: Ring) -> MappedRing:

@@ -75,6 +75,15 @@ class ForwardReadout(_Readout):
         self.left_bytes = 0
         """What the last drain had no room for and left in the rings."""
 
+    def has_more(self, ring: MappedRing) -> bool:
+        """Whether something waits in this ring."""
+        return any(
+            struct.cpu == ring.cpu
+            and int(ffi.cast("uintptr_t", struct.page)) == ring.page
+            and lib.pb_rings_pending(ffi.addressof(struct), 1) > 0
+            for struct in self._rings
+        )
+
     def pending_bytes(self) -> int:
         """Bytes that wait in the rings now."""
         return int(lib.pb_rings_pending(self._rings, self._count))
@@ -105,7 +114,8 @@ class ReverseReadout(_Readout):
     """Takes snapshots of overwritable rings while their writers go on. Not thread-safe; its owner serialises.
 
     ``slack_bytes``: what writers in flight can have torn at most. ``grace_period`` returns True when it has waited for
-    the end of every writer that ran when it was called; None: slack is all there is.
+    the end of every writer that ran when it was called; None: slack is all there is. ``prefault``: memory is
+    had ready.
     """
 
     def __init__(
@@ -115,21 +125,40 @@ class ReverseReadout(_Readout):
         *,
         slack_bytes: int,
         grace_period: Callable[[], bool] | None,
+        prefault: bool = True,
     ) -> None:
         super().__init__(rings, sample_type)
         self._slack = slack_bytes + 7 & ~7
         self._grace_period = grace_period
-        self._arenas = ArenaPool(sum(ring.capacity for ring in rings), prefault=True)
+        self._arenas = ArenaPool(self.bytes, prefault=prefault)
+
+    @property
+    def bytes(self) -> int:
+        """Room that a snapshot takes in an arena: all capacities."""
+        return sum(ring.capacity for ring in self._mapped)
+
+    def adopt(self, earlier: ReverseReadout) -> None:
+        """Goes on where another readout ended, for the rings that both have."""
+        cursors = {int(ffi.cast("uintptr_t", ring.page)): ring.cursor for ring in earlier._rings}
+        for ring in self._rings:
+            ring.cursor = cursors.get(int(ffi.cast("uintptr_t", ring.page)), 0)
 
     def snapshot(self, *, everything: bool) -> Batch:
         """What the rings hold behind the last snapshot (everything: at all), oldest first in each ring."""
         arena = self._arenas.take()
+        frames, states, walk, took_ns = self.take(arena, 0, everything=everything)
+        return Batch(arena, frames, states, walk, timed=self._timed, snapshot_ns=took_ns)
+
+    def take(self, arena: Arena, at: int, *, everything: bool) -> tuple[Arena, Any, Any, int]:
+        """A snapshot into ``arena`` from byte ``at`` on: frames, states, the walks' sum, and the copy's time in ns."""
         states = ffi.new("struct pb_ring_state[]", self._count)
         memory = ffi.from_buffer("uint8_t[]", arena)
         begun_ns = time.monotonic_ns()
-        status = lib.pb_rings_snapshot_copy(self._rings, self._count, everything, self._slack, memory, states)
+        status = lib.pb_rings_snapshot_copy(self._rings, self._count, everything, self._slack, memory + at, states)
         took_ns = time.monotonic_ns() - begun_ns
         self._check(status)
+        for state in states if at else ():
+            state.arena_offset += at
         if self._grace_period is not None and self._grace_period():
             self._check(lib.pb_rings_snapshot_settle(self._rings, self._count, states))
         walk = ffi.new("struct pb_walk *")
@@ -145,4 +174,4 @@ class ReverseReadout(_Readout):
             states,
         )
         self._check(status)
-        return Batch(arena, frames, states, walk, timed=self._timed, snapshot_ns=took_ns)
+        return frames, states, walk, took_ns

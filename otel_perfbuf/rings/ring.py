@@ -38,13 +38,17 @@ class EventOptions:
 
 @dataclass(slots=True)
 class Ring:
-    """One CPU's ring: ``fd`` of its event, ``address`` of its mapping (header page, then ``capacity`` data bytes)."""
+    """One CPU's ring: ``fd`` of its event, ``address`` of its mapping (header page, then ``capacity`` data bytes).
+
+    ``gone``: its CPU went offline, so that nothing writes there any more.
+    """
 
     cpu: int
     fd: int
     address: Any
     capacity: int
     counts_lost: bool
+    gone: bool = False
 
     def lost(self) -> int | None:
         """Records that ever found no room, as the kernel counts them at once (Linux 6.0), else None."""

@@ -21,6 +21,7 @@ SAME(PB_SYS_SAMPLE_TIME, PERF_SAMPLE_TIME);
 SAME(PB_SYS_SAMPLE_CPU, PERF_SAMPLE_CPU);
 SAME(PB_SYS_SAMPLE_RAW, PERF_SAMPLE_RAW);
 SAME(PB_SYS_MAP_PERF_EVENT_ARRAY, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
+SAME(PB_SYS_MAP_RINGBUF, BPF_MAP_TYPE_RINGBUF);
 
 static int result(long value)
 {
@@ -135,6 +136,47 @@ int pb_sys_map_info(int map_fd, struct pb_sys_map *map)
 	memcpy(map->name, info.name, sizeof(map->name));
 	map->name[sizeof(map->name) - 1] = 0;
 	return 0;
+}
+
+int pb_sys_map_create(uint32_t type, uint32_t key_bytes, uint32_t value_bytes, uint32_t max_entries, uint32_t flags)
+{
+	union bpf_attr attr;
+
+	memset(&attr, 0, sizeof(attr));
+	attr.map_type = type;
+	attr.key_size = key_bytes;
+	attr.value_size = value_bytes;
+	attr.max_entries = max_entries;
+	attr.map_flags = flags;
+	return result(bpf(BPF_MAP_CREATE, &attr));
+}
+
+int pb_sys_ringbuf_map(int map_fd, uint64_t bytes, void **consumer, void **producer)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	void *own, *theirs;
+	int error;
+
+	own = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, map_fd, 0);
+	if (own == MAP_FAILED)
+		return -errno;
+	theirs = mmap(NULL, page + 2 * (size_t)bytes, PROT_READ, MAP_SHARED, map_fd, (off_t)page);
+	if (theirs == MAP_FAILED) {
+		error = errno;
+		munmap(own, page);
+		return -error;
+	}
+	*consumer = own;
+	*producer = theirs;
+	return 0;
+}
+
+int pb_sys_ringbuf_unmap(void *consumer, void *producer, uint64_t bytes)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	munmap(consumer, page);
+	return result(munmap(producer, page + 2 * (size_t)bytes));
 }
 
 int pb_sys_map_set(int map_fd, uint32_t key, int fd)

@@ -17,6 +17,8 @@ enum pb_sys_constants {
 	PB_SYS_SAMPLE_CPU = 128,
 	PB_SYS_SAMPLE_RAW = 1024,
 	PB_SYS_MAP_PERF_EVENT_ARRAY = 4,
+	PB_SYS_MAP_RINGBUF = 27,
+	PB_SYS_RB_OVERWRITE = 1 << 19, /* BPF_F_RB_OVERWRITE, Linux 6.19: younger than the headers it is built with */
 };
 
 /* One PERF_COUNT_SW_BPF_OUTPUT event. */
@@ -52,6 +54,12 @@ int pb_sys_lost(int fd, uint64_t *lost);
 int pb_sys_grace_period(void);
 int pb_sys_map_get(const char *path);
 int pb_sys_map_info(int map_fd, struct pb_sys_map *map);
+/* An fd of a new map without keys' and values' types. */
+int pb_sys_map_create(uint32_t type, uint32_t key_bytes, uint32_t value_bytes, uint32_t max_entries, uint32_t flags);
+/* A BPF ring buffer's three parts: the page that its reader writes, and (read-only) the page that its writers write
+ * with the data behind it, twice. */
+int pb_sys_ringbuf_map(int map_fd, uint64_t bytes, void **consumer, void **producer);
+int pb_sys_ringbuf_unmap(void *consumer, void *producer, uint64_t bytes);
 int pb_sys_map_set(int map_fd, uint32_t key, int fd);
 int pb_sys_map_delete(int map_fd, uint32_t key);
 /* cffi: end */

@@ -21,7 +21,7 @@ from ring_program import check_mixed, compile_programs, number_of, pinned, ring_
 from otel_perfbuf.bpf import BpfObject
 from otel_perfbuf.errors import ConfigError, KernelError, NotOverwritable, ReaderClosed
 from otel_perfbuf.rings import Batch, Lost, PerfReader, Sample
-from otel_perfbuf.rings import reader as reader_module
+from otel_perfbuf.rings import ring_set as ring_set_module
 from otel_perfbuf.rings._sys import ffi, lib
 
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -367,14 +367,14 @@ def test_100_open_and_close_leave_nothing(program: BpfObject) -> None:
 def test_a_failure_in_the_middle_of_opening_leaves_nothing(program: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second CPU's ring fails: the first one's and all the rest are given back."""
     before = resources()
-    real = reader_module.open_ring
+    real = ring_set_module.open_ring
 
     def fail_at_second(cpu: int, options: Any) -> Any:
-        if cpu != reader_module.online_cpus()[0]:
+        if cpu != ring_set_module.online_cpus()[0]:
             raise KernelError(errno.EMFILE, "played")
         return real(cpu, options)
 
-    monkeypatch.setattr(reader_module, "open_ring", fail_at_second)
+    monkeypatch.setattr(ring_set_module, "open_ring", fail_at_second)
     for overwritable in (False, True):
         with pytest.raises(KernelError, match="played"):
             PerfReader(program.maps["events"], per_cpu_bytes=PAGE, overwritable=overwritable)

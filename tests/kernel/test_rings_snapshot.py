@@ -111,9 +111,11 @@ def test_reading_an_overwritable_reader_is_refused(program: BpfObject) -> None:
             reader.snapshot(since="first")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("max_sample_bytes", "snapshots"), [(LARGEST, 2000), (None, 150)])
+@pytest.mark.parametrize(
+    ("max_sample_bytes", "snapshots", "swap"), [(LARGEST, 2000, False), (None, 150, False), (None, 300, True)]
+)
 def test_unpaused_snapshots_under_a_writer_at_full_speed(
-    folder: Path, max_sample_bytes: int | None, snapshots: int
+    folder: Path, max_sample_bytes: int | None, snapshots: int, swap: bool
 ) -> None:
     """No torn record, no gap that overwritten_bytes does not explain to the byte, nothing twice (FACTS 7)."""
     before, cpus = os.sched_getaffinity(0), online_cpus()
@@ -125,7 +127,11 @@ def test_unpaused_snapshots_under_a_writer_at_full_speed(
             fast_writer(folder, cpus[1]) as writer,
             ring_program(folder, writer.pid) as program,
             PerfReader(
-                program.maps["events"], per_cpu_bytes=1 << 18, overwritable=True, max_sample_bytes=max_sample_bytes
+                program.maps["events"],
+                per_cpu_bytes=1 << 18,
+                overwritable=True,
+                swap=swap,
+                max_sample_bytes=max_sample_bytes,
             ) as reader,
         ):
             assert writer.stdin is not None

@@ -22,6 +22,7 @@ _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
 _NAME = re.compile(r"(\w+)\(")
 _RESULT = re.compile(r"\) += (-?(?:0x[0-9a-f]+|\d+)|\?)(?: (E[A-Z0-9_]+))?(?=[ <]|$)")
 _SIGNAL = re.compile(r"--- (\w+) ")
+_STOPPED = "--- stopped by "
 _SUPERSEDED = re.compile(r"\+\+\+ superseded by execve in pid (\d+) \+\+\+")
 _END = re.compile(r"\+\+\+ (exited with \d+|killed by \w+)(?: \(core dumped\))? \+\+\+")
 
@@ -77,6 +78,8 @@ def read_strace(text: str) -> dict[int, list[Event]]:
         assert parts, f"not a line of strace -f: {line}"
         thread, rest = int(parts[1]), parts[2]
         events = threads.setdefault(thread, [])
+        if rest.startswith(_STOPPED):
+            continue
         if superseded := _SUPERSEDED.fullmatch(rest):
             # the other thread goes on under this id; what this one did stays in front, as its own instance
             other = int(superseded[1])

@@ -172,6 +172,7 @@ class Page:
     flags: int
     last_sequence: int
     records: list[Record] = field(default_factory=list)
+    sent: list[Record] = field(default_factory=list)
     open_call: Record | None = None
 
 
@@ -203,8 +204,10 @@ class Recording:
         return parse_pages(self.program.read_pages())
 
     def page(self, tid: int) -> Page:
-        """One thread's page."""
-        (page,) = [page for page in self.pages() if page.tid == tid]
+        """One thread's page; `sent` are the records that it sent last, which are read with it."""
+        *sent, page = [page for page in self.pages() if page.tid == tid]
+        assert len(sent) <= 1
+        page.sent = sent[0].records if sent else []
         return page
 
     def samples(self) -> list[bytes]:
@@ -237,6 +240,7 @@ def recording(
     include: Iterable[str] = (),
     buffers: Any = "none",
     path_bytes: int = 512,
+    per_cpu_bytes: int = 1 << 20,
     filter_targets: bool = True,
     rings: bool = True,
     alerts: AlertRules | None = None,
@@ -250,7 +254,9 @@ def recording(
             yield Recording(program, None, None)
             return
         with (
-            PerfReader(program.history_map, per_cpu_bytes=1 << 20, overwritable=True, max_sample_bytes=8192) as reader,
+            PerfReader(
+                program.history_map, per_cpu_bytes=per_cpu_bytes, overwritable=True, max_sample_bytes=8192
+            ) as reader,
             PerfReader(program.alerts_map, per_cpu_bytes=1 << 14, wakeup_events=1) as wakes,
         ):
             program.attach()

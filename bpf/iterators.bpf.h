@@ -30,6 +30,21 @@ struct {
 	__type(value, struct page);
 } page_copies SEC(".maps");
 
+/* An element of its own, before the page's: what the page sent last. */
+static __always_inline void write_sent(struct seq_file *seq, struct page *copy)
+{
+	u32 flags = copy->head.flags, used = copy->head.used, bytes = copy->sent.bytes;
+
+	if (bytes <= sizeof(copy->sent) || bytes > sizeof(copy->sent) + PB_PAGE_RECORD_BYTES)
+		return;
+	copy->head.flags = flags & ~PB_PAGE_OPEN;
+	copy->head.used = bytes - sizeof(copy->sent);
+	bpf_seq_write(seq, &copy->head, sizeof(copy->head));
+	bpf_seq_write(seq, &copy->sent, bytes);
+	copy->head.flags = flags;
+	copy->head.used = used;
+}
+
 SEC("iter/task")
 int read_pages(struct bpf_iter__task *ctx)
 {
@@ -50,7 +65,7 @@ int read_pages(struct bpf_iter__task *ctx)
 		u64 version = *(volatile u64 *)&page->head.version;
 
 		page_barrier(&page->head.version);
-		bpf_probe_read_kernel(copy, sizeof(*copy) - PAGE_SLACK_BYTES, page);
+		bpf_probe_read_kernel(copy, sizeof(*copy), page);
 		page_barrier(&page->head.version);
 		if (!(version & 1) && version == *(volatile u64 *)&page->head.version) {
 			torn = 0;
@@ -64,12 +79,14 @@ int read_pages(struct bpf_iter__task *ctx)
 		copy->head.flags &= ~PB_PAGE_OPEN;
 		copy->head.used = 0;
 		copy->sample.records = 0;
+		copy->sent.bytes = 0;
 		used = 0;
 	}
 	copy->head.open.reserved = 0;
 	copy->head.seen_ns = bpf_ktime_get_ns();
 	copy->sample.bytes = sizeof(copy->sample) + used;
 	copy->sample.ring_records = 0;
+	write_sent(ctx->meta->seq, copy);
 	bpf_probe_read_kernel(copy->sample.comm, sizeof(copy->sample.comm), task->comm);
 	bpf_seq_write(ctx->meta->seq, copy, sizeof(copy->head) + sizeof(copy->sample) + used);
 	return 0;

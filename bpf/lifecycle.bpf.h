@@ -251,6 +251,8 @@ int BPF_PROG(perfbuf_signal_deliver, int number, struct kernel_siginfo *info)
 		*(u32 *)(signal->fields + 4) = page->head.kill_uid;
 		signal->has_info = 1;
 	}
+	if (page->head.has_kill == number)
+		page->head.has_kill = 0;	/* told; a later death by the same signal is another one */
 	page_added(page, sizeof(*signal), 1, now);
 	page_end(page);
 	if (forward)
@@ -313,6 +315,7 @@ int BPF_PROG(perfbuf_exit, struct task_struct *task)
 		add_no_return(ctx, page, task, now);
 	if (dead)
 		add_exit(ctx, page, task, status, now);
+	send_again(ctx, page, now);
 	flush_page(ctx, page, task, now);
 	if (dead && is_alert(status))
 		send_alert(ctx, page, status, now);

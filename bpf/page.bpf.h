@@ -29,11 +29,16 @@ const volatile u8 use_exclude_comms = 0;
 #define PAGE_SLACK_BYTES 96
 #define COPY_BYTES 32
 #define PAGE_MASK_BYTES 1024
+/* A page sent longer ago than this may have left the ring: at its thread's end it goes once more. */
+#define SENT_LONG_AGO_NS 1000000000ULL
 
 struct page {
 	struct pb_page_head head;
 	struct pb_sample sample;
 	u8 records[PB_PAGE_RECORD_BYTES + PAGE_SLACK_BYTES];
+	/* What was sent last (.bytes = 0: nothing): a thread that waits right behind a full page has its last calls too. */
+	struct pb_sample sent;
+	u8 sent_records[PB_PAGE_RECORD_BYTES];
 };
 
 _Static_assert(PAGE_MASK_BYTES >= PB_PAGE_RECORD_BYTES &&
@@ -200,9 +205,25 @@ static __always_inline void flush_page(void *ctx, struct page *page, struct task
 	page->sample.sent_ns = now;
 	send_sample(ctx, &history, &page->sample, sizeof(page->sample) + used);
 	page_begin(page);
+	if (!forward)
+		bpf_probe_read_kernel(&page->sent, sizeof(page->sample) + used, &page->sample);
 	page->sample.records = 0;
 	page->head.used = 0;
 	page_end(page);
+}
+
+/* At the thread's end: what the page sent last goes into the ring once more if the ring may have lost it. */
+static __always_inline void send_again(void *ctx, struct page *page, u64 now)
+{
+	u32 bytes = page->sent.bytes;
+
+	if (bytes <= sizeof(page->sent) || bytes > sizeof(page->sent) + PB_PAGE_RECORD_BYTES ||
+	    now - page->sent.sent_ns < SENT_LONG_AGO_NS)
+		return;
+	page->sent.kind = PB_SAMPLE_AGAIN;
+	page->sent.records = 0;
+	page->sent.sent_ns = now - 1;	/* the thread's page behind it is newer */
+	send_sample(ctx, &history, &page->sent, bytes);
 }
 
 /* Room for a record of `bytes` (at most PAGE_SLACK_BYTES) at the page's end, after sending it if there is none.

@@ -6,7 +6,8 @@
  *
  * What it is not: the kernel's own framing (perf_event.h; see otel_perfbuf/_core/ring.h).
  *
- *   raw data of one PERF_RECORD_SAMPLE         one element of the task iterator's output
+ *   raw data of one PERF_RECORD_SAMPLE         one element of the task iterator's output (two a thread: the page
+ *                                              that it sent last, then its page)
  *   +------------+--------+--------+---        +------------------+------------+--------+---
  *   | pb_sample  | record | record | ...       | pb_page_head     | pb_sample  | record | ...
  *   +------------+--------+--------+---        +------------------+------------+--------+---
@@ -41,8 +42,9 @@ enum pb_limits {
 	PB_ENVIRONMENT_BYTES = 512,
 };
 
-/* What a sample carries: a thread's page, or one record that did not go through a page. */
-enum pb_sample_kind { PB_SAMPLE_PAGE = 1, PB_SAMPLE_SINGLE = 2 };
+/* What a sample carries: a thread's page; one record that did not go through a page; or, at a thread's end, the page
+ * that it sent long ago once more (.records = 0: they are counted already). */
+enum pb_sample_kind { PB_SAMPLE_PAGE = 1, PB_SAMPLE_SINGLE = 2, PB_SAMPLE_AGAIN = 3 };
 
 struct pb_sample {
 	uint8_t version;		/* PB_VERSION */

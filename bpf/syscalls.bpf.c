@@ -192,6 +192,7 @@ static __noinline void forget_exec(struct page *page, u64 now)
 	page->head.used = 0;
 	page->head.last_sequence = 0;
 	page->sample.records = 0;
+	page->sent.bytes = 0;
 	page->sample.instance = new_instance(now);	/* an ENTRY record that went alone is of the old one */
 	page_end(page);
 }

@@ -104,7 +104,7 @@ static inline bool pb_sample_open(const uint8_t *bytes, uint64_t size, struct pb
 	if (size < sizeof(*head))
 		return false;
 	memcpy(head, bytes, sizeof(*head));
-	if (head->version != PB_VERSION || (head->kind != PB_SAMPLE_PAGE && head->kind != PB_SAMPLE_SINGLE) ||
+	if (head->version != PB_VERSION || head->kind < PB_SAMPLE_PAGE || head->kind > PB_SAMPLE_AGAIN ||
 	    head->bytes < sizeof(*head) || head->bytes % 8 || head->bytes > size)
 		return false;
 	cursor->next = bytes + sizeof(*head);

@@ -116,7 +116,7 @@ static enum pb_status add_records(struct pb_history *history, const uint8_t *at,
 		own += head.kind != PB_RECORD_ENTRY;
 		all_own = all_own && head.sequence;
 	}
-	if (all_own && own != sample->records)
+	if (all_own && own != sample->records && sample->kind != PB_SAMPLE_AGAIN)
 		history->malformed++;
 	return PB_OK;
 }

@@ -15,7 +15,7 @@ static bool sent_inside(const struct pb_event *event, uint64_t start_ns)
 	if (!event->sample || event->kind == PB_RECORD_LOST)
 		return false;
 	memcpy(&sample, event->sample, sizeof(sample));
-	return sample.kind == PB_SAMPLE_PAGE && sample.sent_ns >= start_ns;
+	return sample.kind != PB_SAMPLE_SINGLE && sample.sent_ns >= start_ns;
 }
 
 /* [time, end] of an event touches the window. */

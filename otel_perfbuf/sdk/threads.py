@@ -60,6 +60,9 @@ class OpenSpans:
             self._forget(next(iter(self._open)))  # never ended: forgotten means interleaved, should it end after all
         self._open[span_id] = begun
         if begun.interleaved:
+            # What was open before the loop began to run may have others' tasks on its thread too.
+            for other in list(self._by_thread.get(tid, {}).values()):
+                other.interleaved = True
             return
         on_thread = self._by_thread.setdefault(tid, {})
         ancestors = self._ancestors(begun)

@@ -221,7 +221,7 @@ struct pb_process {
 	uint16_t environment_bytes;
 	uint32_t reserved;
 	uint8_t executable[PB_EXECUTABLE_BYTES];	/* absolute path, as the root mount namespace sees it */
-	uint8_t environment[PB_ENVIRONMENT_BYTES];	/* OTEL_*=value strings, each with its NUL */
+	uint8_t environment[PB_ENVIRONMENT_BYTES];	/* OTEL_SERVICE_NAME=, OTEL_RESOURCE_ATTRIBUTES=: strings, each with its NUL */
 };
 
 /* map `stats` (per-CPU array, one element) */

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from attaching import attached
 from compiling import Compile, compiled
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from recording import Arrived, Record, attributes, parse_lines, record
@@ -164,3 +167,75 @@ def assert_gaps_are_told(dump: Arrived) -> None:
     assert {sequence(item): item.attributes["perfbuf.lost.count"] for item in told} == missing
     assert {item.attributes["perfbuf.lost.reason"] for item in told} <= {"overwritten"}
     assert sum(missing.values()) + sequence(found[0]) - 1 == count(dump, "scope_overwritten")
+
+
+WAIT_S = 10.5
+"""Longer than the default window, which must have passed the waiting thread's last calls."""
+MARKERS = [f'access("/marker-{number}", R_OK) = -1 ENOENT (No such file or directory)' for number in range(10)]
+
+
+def assert_waited(dump: Arrived) -> Record:
+    """The ten marked calls of the waiting thread, in their order, and then its read; gives that."""
+    read = next(item for item in dump.history if item.body.startswith("read(") and ", 4711" in item.body)
+    tid = read.attributes["thread.id"]
+    own = [item for item in dump.history if item.attributes["thread.id"] == tid and item.name != "perfbuf.lost"]
+    at = own.index(read)
+    assert [item.body for item in own[at - 10 : at]] == MARKERS
+    assert_no_gap(own)
+    assert read.attributes["perfbuf.syscall.name"] == "read"
+    assert read.attributes["perfbuf.duration_ns"] >= WAIT_S * 0.95e9
+    assert read.proto.time_unix_nano < count(dump, "window_start_unix_nano")
+    return read
+
+
+def assert_lapped(dump: Arrived) -> None:
+    """The busy thread has pushed everything else out of the rings many times over."""
+    assert count(dump, "overwritten") > 20 * count(dump, "records")
+
+
+SMALL = ("--per-cpu-bytes", "128KiB")
+
+
+def test_waiting_thread_is_shown_while_it_waits(tmp_path: Path, compiled: Compile) -> None:
+    """Its call in flight, with arguments and age, and its ten last calls, though the rings have lost them long ago."""
+    path = tmp_path / "dump"
+    program = subprocess.Popen(
+        [compiled("noisy_neighbour"), str(WAIT_S), "hold", "go"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    try:
+        options = ("-p", str(program.pid), *SMALL, "-o", path, "--format", "otlp_proto")
+        with attached(options) as recorder:
+            program.stdin.write("go\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == "lapped\n"
+            recorder.send_signal(signal.SIGINT)
+            _, errors = recorder.communicate(timeout=60)
+        assert recorder.returncode == 0, errors
+    finally:
+        program.communicate(timeout=60)
+    dump = parse_frames(path.read_bytes())
+    read = assert_waited(dump)
+    assert read.attributes["perfbuf.syscall.state"] == "in_flight"
+    assert read.body.endswith(", 4711 <unfinished ...>")
+    assert [pair for pair in read.attributes["perfbuf.syscall.arguments"].items() if pair[0] == "count"] == [
+        ("count", 4711)
+    ]
+    assert_lapped(dump)
+
+
+def test_waiting_thread_is_shown_when_its_process_has_ended(tmp_path: Path, compiled: Compile) -> None:
+    """The same when the busy thread ends the process: the read was cut, its age is its duration."""
+    path = tmp_path / "dump"
+    options = (*SMALL, "-o", path, "--format", "otlp_proto")
+    done = record(*options, command=[compiled("noisy_neighbour"), str(WAIT_S), "exit"])
+    assert done.returncode == 1, done.stderr
+    dump = parse_frames(path.read_bytes())
+    read = assert_waited(dump)
+    assert read.attributes["error.type"] == "ERESTARTSYS"
+    assert_lapped(dump)
+    assert dump.bodies().count("+++ exited with 1 +++") == 1

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * noisy_neighbour.c: one thread looks for ten files ("/marker-0" to "/marker-9") and then waits in read(pipe, ..., 4711);
- * the main thread makes getppid calls for SECONDS on every CPU in turn, then says "lapped" and
+ * the main thread makes bursts of getppid calls on every CPU in turn, for SECONDS, then says "lapped" and
  *   exit: exits with 1      hold: waits for the end of its stdin, then exits with 0
- * usage: noisy_neighbour SECONDS exit|hold
+ * usage: noisy_neighbour SECONDS exit|hold [go]     go: begins when a byte comes on stdin
  */
 #define _GNU_SOURCE
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -39,13 +40,15 @@ static double now_s(void)
 
 int main(int argc, char **argv)
 {
-	double end = now_s() + (argc > 1 ? atof(argv[1]) : 0);
+	double end;
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	pthread_t thread;
 	char byte;
 
-	if (argc != 3 || pipe(pipe_fds) || pthread_create(&thread, NULL, waiter, NULL))
+	if (argc < 3 || (argc > 3 && read(STDIN_FILENO, &byte, 1) != 1) || pipe(pipe_fds) ||
+	    pthread_create(&thread, NULL, waiter, NULL))
 		return 2;
+	end = now_s() + atof(argv[1]);
 	for (long turn = 0; now_s() < end; turn++) {
 		cpu_set_t set;
 
@@ -54,6 +57,7 @@ int main(int argc, char **argv)
 		sched_setaffinity(0, sizeof(set), &set);
 		for (int i = 0; i < 50000; i++)
 			syscall(SYS_getppid);
+		poll(NULL, 0, 100);
 	}
 	if (write(STDOUT_FILENO, "lapped\n", 7) != 7)
 		return 2;

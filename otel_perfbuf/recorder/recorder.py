@@ -31,7 +31,6 @@ __all__ = ["FlightRecorder", "Gate"]
 
 _log = logging.getLogger(__name__)
 
-_CAPTURES_MAX = 8  # snapshots held at once, and one more while it is taken
 _FIRINGS_MAX = 1000  # firings of one dump: each is a link of its span
 
 
@@ -166,7 +165,7 @@ class FlightRecorder:
                     for making in self._making
                     if making.closed_unix_ns is None and (not making.captures or self._is_due(making, now))
                 ]
-                if waiting and not (closed and len(self._held()) >= _CAPTURES_MAX):
+                if waiting and not (closed and len(self._held()) >= self._source.captures_max):
                     return self._snapshot, waiting
                 if closed:
                     return self._finish, closed[:1]
@@ -186,7 +185,7 @@ class FlightRecorder:
         with self._condition:
             now, unix_ns, held = time.monotonic(), time.time_ns(), self._held()
             due = [making for making in makings if self._is_due(making, now)]
-            if len(held) >= _CAPTURES_MAX:
+            if len(held) >= self._source.captures_max:
                 # Their last snapshot will be their own; what is lost is only what the rings overwrite until then.
                 for making in makings:
                     if making not in due:

@@ -30,6 +30,7 @@ from .processes import Process, table_process
 __all__ = ["HistorySource", "SourceOptions"]
 
 _LARGEST_SAMPLE_BYTES = 8192  # PB_SAMPLE_MAX_BYTES
+_CAPTURES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,12 @@ class HistorySource:
 
     def _blocked_before(self, pages: bytes) -> bytes:
         return blocked_before(pages, self._rules, record_unknown=not self.options.include)
+
+    @property
+    def captures_max(self) -> int:
+        """How many captures may be held at once within ``max_total_bytes``, beside one that is being taken; 1 to 8."""
+        rings = self.reader.per_cpu_bytes * max(len(self.reader.cpus), 1)
+        return max(1, min(_CAPTURES_MAX, self.options.max_total_bytes // rings - 2))
 
     def losses(self, captures: Sequence[Capture]) -> tuple[int, int]:
         """(lost, overwritten) records of the whole host since this was last called; ``captures`` oldest first."""

@@ -29,6 +29,7 @@ class EmptySource:
 
     plan = PLAN
     started_ns = 1
+    captures_max = 8
 
     def __init__(self) -> None:
         self.taken = itertools.count(1)

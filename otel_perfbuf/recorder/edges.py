@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from otel_perfbuf._core._core import ffi, lib
+from otel_perfbuf.rings import Batch
 
 from .capture import Capture
 
@@ -19,10 +21,24 @@ _PERF_RECORD_SAMPLE = 9
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One CPU's oldest end: whole since ``since_ns`` (monotonic); ``overwritten`` records were sent before it."""
+    """One CPU's oldest end: whole since ``since_ns`` (monotonic); ``before`` records were ever sent before it, of which
+    an earlier capture's ring of the same dump holds ``kept`` (what stood in thread pages then, a few records a thread,
+    is not among them).
+    """
 
     since_ns: int
-    overwritten: int
+    before: int
+    kept: int = 0
+
+
+def _sample(batch: Batch, index: int) -> Any | None:
+    """The header of a frame's sample; None when it is none of ours."""
+    frame = batch.frames[index]
+    if frame.type != _PERF_RECORD_SAMPLE or frame.bytes < _SAMPLE:
+        return None
+    sample = ffi.new("struct pb_sample *")
+    ffi.memmove(sample, batch.arena + frame.offset, _SAMPLE)
+    return sample if sample.version == lib.PB_VERSION else None
 
 
 def _edges(capture: Capture, started_ns: int) -> dict[int, Edge]:
@@ -31,29 +47,40 @@ def _edges(capture: Capture, started_ns: int) -> dict[int, Edge]:
     for ring in capture.batch.rings:
         edge = Edge(started_ns, 0)
         if ring.wrapped:
+            frames = range(ring.first_frame, ring.first_frame + ring.frame_count)
+            oldest = next(filter(None, (_sample(capture.batch, index) for index in frames)), None)
             edge = Edge(capture.taken_ns, sent.get(ring.cpu, 0))
-            for index in range(ring.first_frame, ring.first_frame + ring.frame_count):
-                frame = capture.batch.frames[index]
-                if frame.type != _PERF_RECORD_SAMPLE or frame.bytes < _SAMPLE:
-                    continue
-                sample = ffi.new("struct pb_sample *")
-                ffi.memmove(sample, capture.batch.arena + frame.offset, _SAMPLE)
-                if sample.version == lib.PB_VERSION:
-                    edge = Edge(int(sample.sent_ns), int(sample.ring_records))
-                    break
+            if oldest is not None:
+                edge = Edge(int(oldest.sent_ns), int(oldest.ring_records))
         edges[ring.cpu] = edge
     return edges
+
+
+def _ends(capture: Capture) -> dict[int, int]:
+    """By CPU: records ever sent to its ring, up to the newest sample that the capture holds."""
+    ends = {}
+    for ring in capture.batch.rings:
+        frames = range(ring.first_frame + ring.frame_count - 1, ring.first_frame - 1, -1)
+        newest = next(filter(None, (_sample(capture.batch, index) for index in frames)), None)
+        if newest is not None:
+            ends[ring.cpu] = int(newest.ring_records) + int(newest.records)
+    return ends
 
 
 def ring_edges(captures: Sequence[Capture], started_ns: int) -> Mapping[int, Edge]:
     """The edges, by CPU, of what all captures hold together; ``captures`` in the order of their time.
 
     A later capture goes on where the earlier one ended unless a whole ring was overwritten between them: then history
-    is whole only from the later one's edge on.
+    is whole only from the later one's edge on, and what the earlier one holds is not gone.
     """
     edges = _edges(captures[0], started_ns)
-    for before, after in itertools.pairwise(captures):
-        for cpu, edge in _edges(after, started_ns).items():
-            if cpu not in edges or edge.since_ns > before.taken_ns:
+    for earlier, later in itertools.pairwise(captures):
+        ends = _ends(earlier)
+        for cpu, edge in _edges(later, started_ns).items():
+            known = edges.get(cpu)
+            if known is None:
                 edges[cpu] = edge
+            elif edge.since_ns > earlier.taken_ns:
+                held = max(ends.get(cpu, known.before) - known.before, 0)
+                edges[cpu] = replace(edge, kept=min(known.kept + held, edge.before))
     return edges

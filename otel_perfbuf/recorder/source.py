@@ -154,8 +154,8 @@ class HistorySource:
         overwritten = 0
         for cpu, edge in ring_edges(captures, self.started_ns).items():
             reported = self._account.overwritten.get(cpu, 0)
-            overwritten += max(edge.overwritten - reported, 0)
-            self._account.overwritten[cpu] = max(edge.overwritten, reported)
+            overwritten += max(edge.before - reported - edge.kept, 0)
+            self._account.overwritten[cpu] = max(edge.before, reported)
         lost = max(captures[-1].stats.lost - self._account.lost, 0)
         self._account.lost += lost
         return lost, overwritten

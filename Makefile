@@ -21,7 +21,7 @@ help:
 	@echo 'make test-asan   the unit tests over a build with address and undefined-behaviour sanitizers'
 	@echo 'make bench       what recording costs, beside ftrace'
 	@echo 'make wheel       dist/*.whl'
-	@echo 'make test-fresh  make demo and make test in a bare Debian 12 and 13'
+	@echo 'make test-fresh  make demo and make test in a bare Debian 12 and 13
 
 build: $(STAMP)/parts
 	@:
@@ -48,7 +48,8 @@ wheel: build
 
 test-fresh:
 	@scripts/fresh.sh bookworm demo test
-	@scripts/fresh.sh trixie demo test
+	@scripts/fresh.sh trixie --user demo
+	@scripts/fresh.sh trixie test
 
 clean:
 	@rm -rf build dist .cache/stamp otel_perfbuf/bpf/objects otel_perfbuf/*/*.so

@@ -4,8 +4,9 @@
 # usage: fresh.sh SUITE [--user] TARGET...     SUITE: bookworm, trixie. --user: as an ordinary user, with sudo there.
 #
 # Facts: debootstrap's minbase takes about 25 s, so a tar of it is kept in ~/.cache/otel-perfbuf. BPF needs the host's
-# /proc, /sys and /dev in the chroot; they are bound in a mount namespace of its own, so they are gone with its last
-# process however this script ends, and the removal below, outside of it, can never reach through them.
+# /proc, /sys and /dev; they are bound in a mount namespace of its own, so they are gone with its last process however
+# this script ends, and the removal below, outside of it, can never reach through them. The bare system is that
+# namespace's root (pivot_root, no chroot), so that paths are there what they are on a real host.
 set -eu
 
 suite=$1
@@ -68,12 +69,16 @@ if [ ! -s "$base" ] || [ -n "$(find "$base" -mtime +30)" ]; then
 fi
 
 root=$(mktemp -d /var/tmp/otel-perfbuf-fresh.XXXXXX)
-# Ends what the commands left running: only processes whose root directory is this chroot.
+# Ends what the commands left running: only processes of the namespace that was made below.
 # shellcheck disable=SC2317,SC2329 # called by the trap
 finish() {
-	for link in /proc/[0-9]*/root; do
-		[ "$(readlink "$link" 2>/dev/null)" != "$root" ] || kill -KILL "$(basename "$(dirname "$link")")" 2>/dev/null || true
-	done
+	namespace=$(cat "$root/.mount-namespace" 2>/dev/null || true)
+	if [ -n "$namespace" ] && [ "$namespace" != "$(readlink /proc/self/ns/mnt)" ]; then
+		for link in /proc/[0-9]*/ns/mnt; do
+			pid=${link#/proc/}
+			[ "$(readlink "$link" 2>/dev/null)" != "$namespace" ] || kill -KILL "${pid%%/*}" 2>/dev/null || true
+		done
+	fi
 	rm -rf --one-file-system "$root"
 }
 trap finish EXIT
@@ -111,11 +116,17 @@ export kept
 unshare --mount --propagation private sh -euc '
 	suite=$1 root=$2 user=$3 home=$4
 	shift 4
+	readlink /proc/self/ns/mnt >"$root/.mount-namespace"
+	mount --bind "$root" "$root"
 	mount --rbind /proc "$root/proc"
 	mount --rbind /sys "$root/sys"
 	mount --rbind /dev "$root/dev"
 	mount -t tmpfs tmpfs "$root/run"
 	mount -t tmpfs tmpfs "$root/tmp"
+	cd "$root"
+	pivot_root . .
+	umount -l .
+	cd /
 	IFS="
 "
 	for target; do
@@ -123,7 +134,7 @@ unshare --mount --propagation private sh -euc '
 		code=0
 		# setpriv, not su: no PAM session, and the terminal stays as it is.
 		# shellcheck disable=SC2086
-		chroot "$root" setpriv --reuid "$user" --regid "$user" --init-groups env -i $kept HOME="$home" USER="$user" LANG=C.UTF-8 \
+		setpriv --reuid "$user" --regid "$user" --init-groups env -i $kept HOME="$home" USER="$user" LANG=C.UTF-8 \
 			PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
 			make -s -C "$home/otel-perfbuf" "$target" </dev/null || code=$?
 		printf "fresh %s (%s): make %s ended with %s after %s s\n" "$suite" "$user" "$target" "$code" "$(($(date +%s) - began))" >&2

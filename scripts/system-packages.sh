@@ -9,8 +9,12 @@ here=$(dirname "$0")
 case $1 in
 	# libbpf-dev brings libelf and zlib; its headers and clang's BPF target need libc6-dev's asm/types.h.
 	build) packages="ca-certificates clang gcc libbpf-dev libc6-dev make python3 python3-dev python3-venv" ;;
-	# strace is the oracle; the others are the ordinary programs that are recorded beside it, and the linters.
-	test) packages="curl git perl procps shellcheck sqlite3 strace tar util-linux" ;;
+	# strace and bpftool are oracles; the others are the ordinary programs that are recorded beside strace, and the linter.
+	test)
+		bpftool=bpftool
+		! grep -qs '^ID=ubuntu' /etc/os-release || bpftool="linux-tools-common linux-tools-generic"
+		packages="$bpftool curl git perl procps shellcheck sqlite3 strace tar util-linux"
+		;;
 	*) echo "usage: system-packages.sh build|test" >&2; exit 2 ;;
 esac
 

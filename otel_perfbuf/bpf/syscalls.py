@@ -28,6 +28,7 @@ __all__ = ["AlertRules", "ProcessEntry", "Stats", "SyscallProgram"]
 _U32 = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
 _ROUNDS = 64
+_EVERY_TASK = _U32.pack(0)  # bpf/iterators.bpf.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +91,29 @@ class SyscallProgram:
             self._object.close()
             raise
         self._named = bool(comms or cgroups)
+        self._whole_host = not filter_targets
 
     def attach(self) -> None:
-        """Begins to record; processes that already have a named comm or cgroup become targets."""
+        """Begins to record; processes that already have a named comm or cgroup become targets.
+
+        Recording the whole host, every thread gets its page before: one that waits in a call and makes no other is
+        known too, and so is the call.
+        """
+        if self._whole_host:
+            self._seed_all()
         self._object.attach()
         for _ in range(_ROUNDS if self._named else 0):
             if not self._seed():
                 break
+
+    def _seed_all(self) -> None:
+        # Before the programs are attached: no thread makes its own page meanwhile.
+        seeds = self._object.maps["target_tgids"]
+        seeds.update(_EVERY_TASK, _U32.pack(lib.PB_PAGE_TARGET))
+        try:
+            self._object.read_iterator("seed_targets")
+        finally:
+            seeds.delete(_EVERY_TASK)
 
     def follow(self, pid: int, *, wait_exec: bool = False) -> None:
         """Makes ``pid``, all its threads and its children (those of today too) targets.

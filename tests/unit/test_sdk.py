@@ -40,7 +40,7 @@ class _Agent:
 
     def datagrams(self) -> list[Datagram]:
         """All that has arrived, as the agent reads it."""
-        found = []
+        found: list[Datagram] = []
         while True:
             try:
                 data = self.socket.recv(65536)

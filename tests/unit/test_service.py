@@ -1,0 +1,594 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent around its kernel parts, which are played here: start, dumps, stop, reload, metrics."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from otel_perfbuf.errors import KernelError, PerfbufError, ReaderClosed
+from otel_perfbuf.exporters.payload import Chunk, Payload
+from otel_perfbuf.service import log
+from otel_perfbuf.service.agent import Agent
+from otel_perfbuf.service.alerts import AlertTrigger
+from otel_perfbuf.service.config import parse
+from otel_perfbuf.service.control_client import ControlClient
+from otel_perfbuf.service.model import Configuration
+from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions
+from otel_perfbuf.service.parts import Gate, MadeDump
+from otel_perfbuf.service.running import Running
+from otel_perfbuf.service.telemetry import METRICS, Sample, Telemetry
+from otel_perfbuf.triggers.datagram import Datagram, build_datagram
+from otel_perfbuf.triggers.firing import Fire, Firing, Trigger
+from otel_perfbuf.triggers.process_exit import ProcessExitOptions
+
+
+def _chunk(records: int) -> Chunk:
+    request = ExportLogsServiceRequest()
+    scope = request.resource_logs.add().scope_logs.add()
+    for number in range(records):
+        scope.log_records.add().time_unix_nano = number + 1
+    return Chunk("logs", request.SerializeToString(), records)
+
+
+@dataclass
+class _Header:
+    dump_id: str = "cd" * 16
+    trigger: str = "manual"
+    records: int = 2
+    lost: int = 0
+    overwritten: int = 5
+    dropped: int = 0
+    snapshot_ns: int = 1_000_000
+    complete_since_unix_ns: int = 3_000_000_000
+    window_end_unix_ns: int = 7_000_000_000
+
+
+@dataclass
+class _Dump:
+    header: _Header
+    payload: Payload
+
+
+class _Trigger:
+    def __init__(self, parts: _Parts) -> None:
+        self._parts = parts
+        self.fire: Fire | None = None
+
+    def start(self, fire: Fire) -> None:
+        """Remembers where to fire."""
+        self._parts.log.append("trigger armed")
+        self.fire = fire
+
+    def stop(self) -> None:
+        """Notes it."""
+        self._parts.log.append("trigger disarmed")
+
+
+class _History:
+    def __init__(self, parts: _Parts) -> None:
+        self._parts = parts
+        self.trigger = _Trigger(parts)
+
+    def attach(self) -> None:
+        """Notes it."""
+        self._parts.log.append("attached")
+
+    def status(self) -> Mapping[str, Any]:
+        """Made up."""
+        return {"mode": "overwritable", "ring_bytes": 8 << 20, "lost": 1, "overwritten_bytes": 2, "malformed": 3}
+
+    def exits(self, options: ProcessExitOptions) -> Trigger:
+        """The played trigger."""
+        return self.trigger
+
+    def close(self) -> None:
+        """Notes it."""
+        self._parts.log.append("detached")
+
+
+class _Recorder:
+    def __init__(self, parts: _Parts, emit: Callable[[MadeDump], object], gate: Gate) -> None:
+        self._parts = parts
+        self._emit = emit
+        self._gate = gate
+        self.firings: list[Firing] = []
+
+    def start(self) -> None:
+        """Notes it."""
+        self._parts.log.append("recorder started")
+
+    def fire(self, firing: Firing) -> Future[Any] | None:
+        """Makes a dump at once, or fails with the parts' fault."""
+        if not self._gate.admit(firing):
+            return None
+        self.firings.append(firing)
+        future: Future[Any] = Future()
+        if self._parts.dump_fault is not None:
+            future.set_exception(self._parts.dump_fault)
+            return future
+        dump = _Dump(_Header(trigger=firing.kind), Payload((_chunk(1), _chunk(2)), "cd" * 16))
+        self._emit(dump)
+        future.set_result(dump)
+        return future
+
+    def stop(self, timeout_s: float) -> bool:
+        """Notes it."""
+        self._parts.log.append("recorder stopped")
+        return True
+
+    def status(self) -> Mapping[str, Any]:
+        """Made up."""
+        return {"dumps": {"made": len(self.firings), "failed": 0}}
+
+
+class _Live:
+    def __init__(self, parts: _Parts, emit: Callable[[Payload], object]) -> None:
+        self._parts = parts
+        self.emit = emit
+
+    def start(self) -> None:
+        """Fails when the parts say so."""
+        if self._parts.live_fault is not None:
+            raise self._parts.live_fault
+        self._parts.log.append("live started")
+
+    def stop(self) -> None:
+        """Passes on what its rings hold."""
+        self.emit(Payload((_chunk(4),)))
+        self._parts.log.append("live stopped")
+
+    def status(self) -> Mapping[str, Any]:
+        """Made up."""
+        return {"mode": "forward", "ring_bytes": 1024, "records": 4, "lost": 0}
+
+
+@dataclass
+class _Parts:
+    """Plays the kernel."""
+
+    log: list[str] = field(default_factory=list)
+    live_fault: Exception | None = None
+    check_fault: Exception | None = None
+    dump_fault: Exception | None = None
+    histories: list[_History] = field(default_factory=list)
+    recorders: list[_Recorder] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raises ``check_fault``."""
+        if self.check_fault is not None:
+            raise self.check_fault
+
+    def history(self, options: PerfBufferOptions, exits: ProcessExitOptions | None) -> _History:
+        """A played history."""
+        self.log.append("loaded")
+        self.histories.append(_History(self))
+        return self.histories[-1]
+
+    def recorder(
+        self, history: Any, options: FlightRecorderOptions, emit: Callable[[MadeDump], object], gate: Gate
+    ) -> _Recorder:
+        """A played recorder."""
+        self.recorders.append(_Recorder(self, emit, gate))
+        return self.recorders[-1]
+
+    def live(self, options: PerfBufferOptions, emit: Callable[[Payload], object]) -> _Live:
+        """A played stream."""
+        return _Live(self, emit)
+
+
+def _tree(directory: Path) -> dict[str, Any]:
+    return {
+        "receivers": {"perf_buffer": None, "perf_buffer/live": {"program": "process", "mode": "forward"}},
+        "connectors": {
+            "flight_recorder": {
+                "history": ["perf_buffer"],
+                "triggers": {"socket": {"path": f"{directory}/trigger.sock"}, "process_exit": None},
+            }
+        },
+        "exporters": {"file": {"path": f"{directory}/dumps"}, "file/live": {"path": f"{directory}/live"}},
+        "extensions": {"control": {"path": f"{directory}/control.sock"}},
+        "service": {
+            "extensions": ["control"],
+            "pipelines": {
+                "logs/dumps": {"receivers": ["flight_recorder"], "exporters": ["file"]},
+                "logs/live": {"receivers": ["perf_buffer/live"], "exporters": ["file/live"]},
+            },
+        },
+    }
+
+
+def _records(path: Path) -> int:
+    return sum(
+        len(scope["logRecords"])
+        for line in path.read_text().splitlines()
+        for resource in json.loads(line)["resourceLogs"]
+        for scope in resource["scopeLogs"]
+    )
+
+
+@pytest.fixture
+def parts() -> _Parts:
+    """A kernel that does what it is told."""
+    return _Parts()
+
+
+@pytest.fixture
+def telemetry() -> Telemetry:
+    """The agent's counters."""
+    return Telemetry()
+
+
+@pytest.fixture
+def running(tmp_path: Path, parts: _Parts, telemetry: Telemetry) -> Iterator[Running]:
+    """Everything of one configuration, started."""
+    running = Running(parse(_tree(tmp_path)), parts, telemetry)
+    running.start()
+    yield running
+    running.stop()
+
+
+def test_order_of_start_and_stop(parts: _Parts, running: Running) -> None:
+    """What fires is armed last and disarmed first; what records is detached after its recorder has ended."""
+    assert parts.log == ["loaded", "attached", "recorder started", "trigger armed", "live started"]
+    parts.log.clear()
+    assert running.stop() == []
+    assert running.stop() == []
+    assert parts.log == ["live stopped", "trigger disarmed", "recorder stopped", "detached"]
+
+
+def test_a_dump_by_hand_reaches_the_exporter(tmp_path: Path, parts: _Parts, running: Running) -> None:
+    """`dump` through the control socket makes a firing of kind manual, and its chunks are in the file."""
+    answer = ControlClient(str(tmp_path / "control.sock")).dump({"pid": 4711, "reason": "why"})
+    assert answer == {"id": "cd" * 16, "records": 2, "lost": 0, "overwritten": 5, "dropped": 0}
+    (firing,) = parts.recorders[0].firings
+    assert (firing.kind, firing.pid, firing.reason) == ("manual", 4711, "why")
+    running.stop()
+    assert _records(tmp_path / "dumps") == 3
+
+
+def test_a_dump_by_hand_is_never_held_off(tmp_path: Path, running: Running) -> None:
+    """The same request twice gives two dumps."""
+    client = ControlClient(str(tmp_path / "control.sock"))
+    assert [client.dump({"all": True})["records"] for _ in range(2)] == [2, 2]
+
+
+def test_a_datagram_fires_and_the_second_is_held_off(tmp_path: Path, parts: _Parts, running: Running) -> None:
+    """An application's datagrams make one dump within the hold-off; the others are counted."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(str(tmp_path / "trigger.sock"))
+        for number in range(3):
+            sender.send(build_datagram(Datagram(kind="span_error", service_name="a", reason=f"timeout {number}")))
+        sender.send(b"nonsense")
+    running.stop()
+    assert len(parts.recorders[0].firings) == 1
+    status = running.status()["connectors"]["flight_recorder"]
+    assert status["fired"] == {"span_error": 3}
+    assert status["suppressed"] == {"span_error": 2}
+    assert status["refused"] == {"malformed": 1}
+
+
+def test_live_payloads_reach_their_exporter_only(tmp_path: Path, running: Running) -> None:
+    """What a forward stream still holds at the stop is in its file, and not in the other one."""
+    running.stop()
+    assert _records(tmp_path / "live") == 4
+    assert not (tmp_path / "dumps").exists()
+
+
+def test_a_start_that_fails_half_way_leaves_nothing(tmp_path: Path, parts: _Parts, telemetry: Telemetry) -> None:
+    """When the last component cannot start, the first ones are stopped and their sockets are gone."""
+    parts.live_fault = KernelError(1, "no rings")
+    before = threading.active_count()
+    with pytest.raises(KernelError, match="no rings"):
+        Running(parse(_tree(tmp_path)), parts, telemetry).start()
+    assert parts.log[-3:] == ["trigger disarmed", "recorder stopped", "detached"]
+    assert not (tmp_path / "control.sock").exists()
+    assert not (tmp_path / "trigger.sock").exists()
+    assert threading.active_count() == before
+
+
+def test_privileges_are_asked_for_first(tmp_path: Path, parts: _Parts, telemetry: Telemetry) -> None:
+    """Without them nothing at all is opened."""
+    parts.check_fault = KernelError(1, "needs CAP_BPF")
+    with pytest.raises(KernelError, match="CAP_BPF"):
+        Running(parse(_tree(tmp_path)), parts, telemetry).start()
+    assert list(tmp_path.iterdir()) == []
+    assert parts.log == []
+
+
+def test_a_second_agent_is_refused_before_it_loads_anything(tmp_path: Path, parts: _Parts, running: Running) -> None:
+    """The control socket is taken first."""
+    second = _Parts()
+    with pytest.raises(PerfbufError, match="listens there"):
+        Running(parse(_tree(tmp_path)), second, Telemetry()).start()
+    assert second.log == []
+    assert (tmp_path / "control.sock").exists()
+
+
+def test_what_cannot_be_sent_is_one_sentence(tmp_path: Path, parts: _Parts, telemetry: Telemetry) -> None:
+    """With a backend that is away the stop keeps to its time and says what is dropped."""
+    taken = socket.create_server(("127.0.0.1", 0))
+    endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
+    taken.close()
+    tree = _tree(tmp_path)
+    tree["exporters"] = {"otlp_http": {"endpoint": f"http://{endpoint}"}, "file/live": {"path": f"{tmp_path}/live"}}
+    tree["service"]["pipelines"]["logs/dumps"]["exporters"] = ["otlp_http"]
+    running = Running(parse(tree), parts, telemetry)
+    running.start()
+    ControlClient(str(tmp_path / "control.sock")).dump({"all": True})
+    (sentence,) = running.stop(timeout_s=0.2)
+    assert "otlp_http" in sentence
+    assert "3 log records" in sentence
+    assert telemetry.get("perfbuf_dumps", ("manual", "failed")) == 1
+    assert telemetry.get("otelcol_exporter_send_failed_log_records", ("otlp_http",)) == 3
+
+
+def test_a_dump_that_cannot_be_made_is_answered_and_counted(
+    tmp_path: Path, parts: _Parts, running: Running, telemetry: Telemetry
+) -> None:
+    """The caller gets the sentence; the metrics count it as failed."""
+    parts.dump_fault = PerfbufError("the rings are gone")
+    with pytest.raises(PerfbufError, match="the rings are gone"):
+        ControlClient(str(tmp_path / "control.sock")).dump({"all": True})
+    assert telemetry.get("perfbuf_dumps", ("manual", "failed")) == 1
+
+
+def test_metrics_have_the_contracts_names(
+    tmp_path: Path, parts: _Parts, running: Running, telemetry: Telemetry
+) -> None:
+    """Every name is there; counts and labels are those of what happened."""
+    ControlClient(str(tmp_path / "control.sock")).dump({"all": True})
+    running.stop()
+    text = telemetry.render()
+    assert all(f"# TYPE {name} " in text for name in METRICS)
+    lines = text.splitlines()
+    for line in (
+        'perfbuf_dumps{trigger="manual",outcome="exported"} 1',
+        'otelcol_exporter_sent_log_records{exporter="file"} 3',
+        'otelcol_receiver_accepted_log_records{receiver="perf_buffer/live"} 4',
+        'perfbuf_ring_lost_records{receiver="perf_buffer"} 1',
+        'perfbuf_snapshot_duration_seconds_sum{receiver="perf_buffer"} 0.001',
+        'perfbuf_snapshot_duration_seconds_count{receiver="perf_buffer"} 1',
+        "perfbuf_spool_bytes 0",
+    ):
+        assert line in lines
+
+
+def test_status_tells_depth_after_a_dump(tmp_path: Path, running: Running) -> None:
+    """The history's depth is that of the last dump; before one it is not known."""
+    client = ControlClient(str(tmp_path / "control.sock"))
+    assert "history_seconds" not in client.status()["receivers"]["perf_buffer"]
+    client.dump({"all": True})
+    status = client.status()
+    assert status["receivers"]["perf_buffer"]["history_seconds"] == 4.0
+    assert status["receivers"]["perf_buffer/live"]["mode"] == "forward"
+    assert status["exporters"]["file"]["queue_capacity"] > 0
+
+
+def test_counters_survive_their_source() -> None:
+    """A source that is taken out leaves its counters behind and takes its gauges along; labels are escaped."""
+    telemetry = Telemetry()
+    samples = [Sample("perfbuf_ring_lost_records", ('a"\\\n',), 5), Sample("otelcol_exporter_queue_size", ("x",), 9)]
+    remove = telemetry.add_source(lambda: samples)
+    assert 'otelcol_exporter_queue_size{exporter="x"} 9' in telemetry.render()
+    remove()
+    remove()
+    assert 'perfbuf_ring_lost_records{receiver="a\\"\\\\\\n"} 5' in telemetry.render()
+    assert "queue_size{" not in telemetry.render()
+
+
+class _Alerts:
+    """Plays the ring of alerts."""
+
+    def __init__(self, batches: list[list[bytes]]) -> None:
+        self._batches = batches
+        self.flushed = threading.Event()
+
+    def read(self, timeout: float | None = None) -> Any:
+        """The next batch, then ReaderClosed."""
+        if not self._batches:
+            raise ReaderClosed("closed")
+        data = self._batches.pop(0)
+
+        class Batch:
+            lost = 1
+
+            def data(self) -> list[bytes]:
+                return data
+
+        return Batch()
+
+    def flush(self) -> Any:
+        """As a closed reader."""
+        raise ReaderClosed("closed")
+
+
+def test_alerts_fire_and_bad_ones_are_counted() -> None:
+    """An alert fires, a short one is malformed, one whose firing fails does not deafen the next; losses are counted."""
+    from otel_perfbuf._core._core import ffi
+
+    alert = ffi.new("struct pb_alert *")
+    alert.status, alert.tgid = signal.SIGSEGV, 7
+    data = bytes(ffi.buffer(alert))
+    fired: list[int | None] = []
+    done = threading.Event()
+
+    def fire(firing: Firing) -> None:
+        fired.append(firing.pid)
+        if len(fired) == 1:
+            raise RuntimeError("bug")
+        done.set()
+
+    trigger = AlertTrigger(_Alerts([[data, b"short"], [data]]), ProcessExitOptions(), lambda: 0)
+    trigger.start(fire)
+    assert done.wait(10)
+    trigger.stop()
+    trigger.stop()
+    assert fired == [7, 7]
+    assert (trigger.lost, trigger.malformed) == (2, 1)
+
+
+class _RunAgent:
+    """An agent in a process of its own, so that signals are real; its log is what it says."""
+
+    def __init__(self, load: Callable[[], Configuration], parts: _Parts) -> None:
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 99
+            try:
+                sys.stderr = os.fdopen(writing, "w", buffering=1)
+                status = Agent(load, parts).run()
+            finally:
+                os._exit(status)
+        os.close(writing)
+        self.log = os.fdopen(reading)
+
+    def until(self, words: str) -> list[str]:
+        """Reads the log up to a line with these words."""
+        lines: list[str] = []
+        for line in self.log:
+            lines.append(line)
+            if words in line:
+                return lines
+        raise AssertionError(f"the log ended without {words!r}: {lines}")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Sends the signal and gives the exit code."""
+        os.kill(self.pid, number)
+        pid, self.pid = self.pid, 0
+        self.log.read()
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def __enter__(self) -> _RunAgent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.log.close()
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_agent(tmp_path: Path, parts: _Parts, number: int) -> None:
+    """SIGTERM and SIGINT stop everything and exit with 0; the sockets are gone."""
+    configuration = parse(_tree(tmp_path))
+    with _RunAgent(lambda: configuration, parts) as agent:
+        agent.until("recording")
+        assert agent.end(number) == 0
+    assert not (tmp_path / "control.sock").exists()
+    assert _records(tmp_path / "live") == 4
+
+
+def test_sighup_reloads(tmp_path: Path, parts: _Parts) -> None:
+    """A wrong configuration changes nothing, an equal one too; a changed one keeps unchanged exporters' files."""
+    wanted = tmp_path / "wanted"
+    wanted.write_text("socket.sock")
+
+    def load() -> Configuration:
+        tree = _tree(tmp_path)
+        if wanted.read_text() == "bad":
+            del tree["service"]
+        elif wanted.read_text() == "unstartable":
+            tree["extensions"]["control"]["path"] = f"{tmp_path}/missing/control.sock"
+        else:
+            tree["extensions"]["control"]["path"] = f"{tmp_path}/{wanted.read_text()}"
+        return parse(tree)
+
+    with _RunAgent(load, parts) as agent:
+        agent.until("recording")
+        ControlClient(str(tmp_path / "socket.sock")).dump({"all": True})
+        wanted.write_text("bad")
+        os.kill(agent.pid, signal.SIGHUP)
+        assert any("service.pipelines" in line for line in agent.until("the old one goes on"))
+        wanted.write_text("socket.sock")
+        os.kill(agent.pid, signal.SIGHUP)
+        agent.until("nothing has changed")
+        wanted.write_text("unstartable")
+        os.kill(agent.pid, signal.SIGHUP)
+        agent.until("missing is missing")
+        ControlClient(str(tmp_path / "socket.sock")).dump({"all": True})
+        wanted.write_text("other.sock")
+        os.kill(agent.pid, signal.SIGHUP)
+        agent.until("the new configuration runs")
+        client = ControlClient(str(tmp_path / "other.sock"))
+        client.dump({"all": True})
+        assert client.status()["reloads"] == 1
+        assert not (tmp_path / "socket.sock").exists()
+        assert agent.end() == 0
+    assert _records(tmp_path / "dumps") == 9, "three dumps of three records in one file"
+
+
+def test_a_start_that_fails_is_raised(tmp_path: Path, parts: _Parts) -> None:
+    """What made the start impossible comes through, and signals are as they were."""
+    parts.live_fault = KernelError(1, "no rings")
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KernelError, match="no rings"):
+        Agent(lambda: parse(_tree(tmp_path)), parts).run()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.fixture
+def _logging() -> Iterator[None]:
+    root, own = logging.getLogger(), logging.getLogger("otel_perfbuf")
+    before = list(root.handlers), root.level, own.level, logging.raiseExceptions
+    yield
+    root.handlers[:], root_level, own_level, logging.raiseExceptions = before
+    root.setLevel(root_level)
+    own.setLevel(own_level)
+
+
+def test_the_log_is_one_line_each(_logging: None) -> None:
+    """Line breaks and tracebacks become one line with time, level, name and sentence."""
+    stream = io.StringIO()
+    log.set_up("info", stream)
+    logger = logging.getLogger("otel_perfbuf.service.test")
+    logger.debug("hidden")
+    logger.warning("two\nlines")
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logger.exception("it failed")
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("Z WARN service.test: two lines")
+    assert "ERROR service.test: it failed: ValueError: why at " in second
+
+
+def test_only_service_assembles() -> None:
+    """service/ imports recorder, rings and bpf in assembly.py only, and nothing below imports service."""
+    package = Path(log.__file__).parents[1]
+    for file in package.rglob("*.py"):
+        part = file.relative_to(package).parts[0]
+        imported = {
+            name
+            for node in ast.walk(ast.parse(file.read_text()))
+            for name in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+        }
+        if part not in ("service", "cli", "__main__.py"):
+            assert not any(name.startswith("otel_perfbuf.service") for name in imported), file
+        if part == "service" and file.name != "assembly.py":
+            kernel = ("otel_perfbuf.recorder", "otel_perfbuf.rings", "otel_perfbuf.bpf", "otel_perfbuf._core")
+            assert not any(name.startswith(kernel) for name in imported), file

@@ -238,7 +238,7 @@ def started(*arguments: str, command: Sequence[str]) -> subprocess.Popen[str]:
 def test_sigterm_is_forwarded(tmp_path: Path) -> None:
     """The command decides what it means; its status is the recorder's."""
     script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"
-    recorder = started(command=["sh", "-c", script])
+    recorder = started("--lines", "all", command=["sh", "-c", script])
     assert recorder.stdout is not None
     assert recorder.stdout.readline() == "ready\n"
     recorder.send_signal(signal.SIGTERM)

@@ -171,6 +171,19 @@ def test_a_page_sent_within_the_window_is_in_it_whole() -> None:
     assert engine.select(5000, 6000) == (3, 0)
 
 
+def test_a_page_sent_again_is_no_second_count() -> None:
+    """PB_SAMPLE_AGAIN owns no records: nothing of it is malformed, each record is there once."""
+    again = ffi.new("struct pb_sample *")
+    data = bytearray(calls(1, [1, 2]).sample())
+    ffi.memmove(again, data, 64)
+    again.kind, again.records = lib.PB_SAMPLE_AGAIN, 0
+    data[:64] = ffi.buffer(again)
+    for samples in ([bytes(data)], [calls(1, [1, 2]).sample(), bytes(data)]):
+        engine = Engine([*samples, calls(1, [3]).sample()]).join()
+        assert [int(event.sequence) for event in engine.events] == [1, 2, 3]
+        assert engine.c.malformed == 0
+
+
 def selected(engine: Engine, time_ns: int) -> bool:
     """Whether the event of that time is selected."""
     return any(e.flags & lib.PB_EVENT_SELECTED for e in engine.events if e.time_ns == time_ns)

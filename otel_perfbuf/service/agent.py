@@ -99,7 +99,9 @@ class Agent:
             started = self._start(changed, kept)
         except (PerfbufError, OSError) as fault:
             _log.error("reload: the new configuration cannot start, the old one is started again: %s", fault)
-            return configuration, self._restart(configuration, kept)
+            restarted = self._restart(configuration, kept)
+            _log.info("reload: the old configuration runs again")
+            return configuration, restarted
         self._reloads += 1
         log.set_up(changed.service.telemetry.logs.level)
         _log.info("reload: the new configuration runs")

@@ -234,6 +234,8 @@ class Running:
 
     def dump(self, request: DumpRequest) -> DumpSummary:
         """A dump on demand, waited for; PerfbufError when none can be made."""
+        if self._graph.recorders and not self._recordings:
+            raise PerfbufError("making a dump: the agent is only starting; ask again in a second")
         if not self._recordings:
             raise PerfbufError(
                 "making a dump: no flight_recorder is configured; add one, see config/flight-recorder.yaml"

@@ -160,6 +160,7 @@ s.connect(sys.argv[1])
 if len(sys.argv) > 3:
     os.setuid(int(sys.argv[3]))
 s.send(sys.argv[2].encode())
+sys.stdin.read()  # alive until it was looked at
 """
 
 
@@ -168,23 +169,27 @@ def test_an_unprivileged_process_fires_for_itself_only(armed: _Armed) -> None:
     """Named pid of another process: refused and counted for uid 65534, taken for root."""
     datagram = build_datagram(Datagram(kind="manual", pid=os.getpid(), reason="for another")).decode()
     command = [sys.executable, "-S", "-c", _SEND, armed.trigger.path, datagram]
-    subprocess.run([*command, "65534"], check=True)
-    subprocess.run(command, check=True)
-    firing = armed.next()
-    assert (firing.pid, firing.reason) == (os.getpid(), "for another")
-    assert armed.refused() == {"permission": 1}
+    with (
+        subprocess.Popen([*command, "65534"], stdin=subprocess.PIPE),
+        subprocess.Popen(command, stdin=subprocess.PIPE) as as_root,
+    ):
+        firing = armed.next()
+        assert (firing.pid, firing.reason) == (os.getpid(), "for another")
+        assert as_root.stdin is not None
+        as_root.stdin.close()
+        as_root.wait()
+        while not armed.trigger.refused:
+            armed.refused()  # the other one may not have begun yet
+        assert armed.trigger.refused == {"permission": 1}
 
 
 @_AS_ROOT
 def test_a_tid_of_a_container_is_mapped(armed: _Armed) -> None:
     """In a pid namespace of its own, the sender's tid 1 is the host's id of that thread."""
     datagram = build_datagram(Datagram(kind="manual", tid=1)).decode()
-    code = _SEND + "print(open('/proc/self/stat').read().split()[0]); sys.stdout.flush(); sys.stdin.read()"
-    # The outer /proc is still mounted there, so /proc/self is the host's view of it.
     child = subprocess.Popen(
-        ["unshare", "--pid", "--fork", sys.executable, "-S", "-c", code, armed.trigger.path, datagram],
+        ["unshare", "--pid", "--fork", sys.executable, "-S", "-c", _SEND, armed.trigger.path, datagram],
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
     )
     try:
         firing = armed.next()

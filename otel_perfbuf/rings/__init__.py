@@ -3,5 +3,15 @@
 
 from otel_perfbuf.rings.batch import Batch, Lost, RingState, Sample
 from otel_perfbuf.rings.reader import PerfReader, ReaderStats
+from otel_perfbuf.rings.ringbuf import RingbufReader, create_ringbuf
 
-__all__ = ["Batch", "Lost", "PerfReader", "ReaderStats", "RingState", "Sample"]
+__all__ = [
+    "Batch",
+    "Lost",
+    "PerfReader",
+    "ReaderStats",
+    "RingState",
+    "RingbufReader",
+    "Sample",
+    "create_ringbuf",
+]

@@ -151,15 +151,18 @@ class ReaderBase:
 
     # ---- forward ----
 
-    def read(self, timeout: float | None = None) -> Batch:
+    def read(self, timeout: float | None = None, *, deadline: float | None = None) -> Batch:
         """Waits until there is enough to be woken for, and gives what all rings hold by then.
 
-        At the timeout (seconds; None = none; 0 = do not wait) it gives what is there, below any watermark: an empty
-        batch when there is nothing. A batch holds at most some 128 KiB of each ring; the next call gives the rest at
-        once. Raises ReaderClosed when the reader is closed meanwhile, NotOverwritable when it is an overwritable one.
+        At the timeout (seconds; None = none; 0 = do not wait), or the deadline (time.monotonic's seconds), it gives
+        what is there, below any watermark: an empty batch when there is nothing. A batch holds at most some 128 KiB of
+        each ring; the next call gives the rest at once. Raises ReaderClosed when the reader is closed meanwhile,
+        NotOverwritable when it is an overwritable one.
         """
         self._need_forward("read")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        if timeout is not None:
+            end = time.monotonic() + timeout
+            deadline = end if deadline is None else min(end, deadline)
         with self._gate, self._turn:
             while True:
                 self._gate.check()

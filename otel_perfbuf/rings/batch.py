@@ -6,7 +6,7 @@ What it is not: it reads no rings, and it does no work per record until it is it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from otel_perfbuf._core._fast import Arena, Lost, Sample, data_list, iterate
 __all__ = ["Batch", "Lost", "RingState", "Sample"]
 
 FRAME_BYTES: int = ffi.sizeof("struct pb_frame")
+PERF_RECORD_SAMPLE = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,21 @@ class Batch:
         nothing = Arena(1)
         return cls(nothing, nothing, ffi.new("struct pb_ring_state[]", 0), ffi.new("struct pb_walk *"))
 
+    @classmethod
+    def from_data(cls, samples: Sequence[bytes], *, cpu: int = 0) -> Batch:
+        """A batch of these samples, for readers whose samples come from elsewhere; the bytes are copied."""
+        arena, frames = Arena(max(1, sum(map(len, samples)))), Arena(max(1, len(samples)) * FRAME_BYTES)
+        states, walk = ffi.new("struct pb_ring_state[]", 1), ffi.new("struct pb_walk *")
+        memory, into = ffi.from_buffer("uint8_t[]", arena), ffi.from_buffer("struct pb_frame[]", frames)
+        at = 0
+        for frame, data in zip(into, samples, strict=False):
+            ffi.memmove(memory + at, data, len(data))
+            frame.offset, frame.bytes, frame.type, frame.cpu = at, len(data), PERF_RECORD_SAMPLE, cpu
+            at += len(data)
+        states[0].cpu, states[0].valid_bytes, states[0].walk.frames = cpu, at, len(samples)
+        lib.pb_walk_add(walk, ffi.addressof(states[0].walk))
+        return cls(arena, frames, states, walk)
+
     def __len__(self) -> int:
         """How many samples and losses it holds: what iterating it gives."""
         return self.frame_count
@@ -99,6 +115,16 @@ class Batch:
     def rings(self) -> list[RingState]:
         """Every ring that was read, in the order of their CPUs, with or without frames."""
         return [_ring_state(state) for state in self._states]
+
+    @property
+    def states(self) -> Any:
+        """For code that knows the C core: ``struct pb_ring_state[]``, one a ring."""
+        return self._states
+
+    @property
+    def arena_memory(self) -> Arena:
+        """For code that knows the C core: the bytes that ``arena`` points to, as a buffer."""
+        return self._arena
 
     @property
     def lost(self) -> int:

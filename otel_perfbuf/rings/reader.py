@@ -267,6 +267,12 @@ class PerfReader(ReaderBase):
                     self._waiting.remove(ring.fd)
                     ring.close()
 
+    def _waiting_bytes(self) -> list[tuple[int, int, int, bytes]]:
+        """For save_rings: each forward ring's cpu, head, tail and data; nothing between tail and head can change."""
+        with self._gate, self._turn, self._rings_lock:
+            assert self._forward is not None
+            return self._forward.images()
+
     def _is_drained(self, ring: Ring) -> bool:
         return self._forward is not None and not self._forward.has_more(_mapped(ring))
 

@@ -23,6 +23,7 @@ __all__ = ["ForwardReadout", "MappedRing", "ReverseReadout"]
 # rings because they stay in the cache (FACTS, drain).
 SLICE_BYTES = 128 << 10
 PERF_SAMPLE_TIME = 4
+TAIL_WORD = 1032 // 8  # of the header page, in words: data_tail (FACTS 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,18 @@ class ForwardReadout(_Readout):
             and lib.pb_rings_pending(ffi.addressof(struct), 1) > 0
             for struct in self._rings
         )
+
+    def images(self) -> list[tuple[int, int, int, bytes]]:
+        """Each ring's cpu, data_head, data_tail and data bytes; what waits in it is whole."""
+        return [
+            (
+                ring.cpu,
+                int(lib.pb_ring_head(ffi.addressof(ring))),
+                int(ffi.cast("uint64_t *", ring.page)[TAIL_WORD]),
+                bytes(ffi.buffer(ring.data, ring.capacity)),
+            )
+            for ring in self._rings
+        ]
 
     def pending_bytes(self) -> int:
         """Bytes that wait in the rings now."""

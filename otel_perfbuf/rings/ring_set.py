@@ -24,7 +24,8 @@ __all__ = ["RingSet"]
 class RingSet:
     """The rings of one reader; its owner serialises.
 
-    ``opened`` is called with each new ring's fd, before it is written. ``pairs``: each CPU has a second ring, of the same index in ``spares``, for ``flip``.
+    ``opened`` is called with each new ring's fd, before it is written.
+    ``pairs``: each CPU has a second ring, of the same index in ``spares``, for ``flip``.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ from otel_perfbuf.bpf import BpfObject
 from otel_perfbuf.errors import ConfigError, NotOverwritable
 from otel_perfbuf.rings import Lost, PerfReader, Sample
 from otel_perfbuf.rings.cpus import online_cpus
+from otel_perfbuf.testing import save_rings
 
 PAGE = os.sysconf("SC_PAGESIZE")
 LARGEST = 62 * 8
@@ -165,3 +166,19 @@ def check_snapshots(reader: PerfReader, snapshots: int) -> None:
         expected, gone = numbers[-1] + 1, 0
         written = max((-ring.head) % (1 << 64) for ring in batch.rings)
         good += 1
+
+
+@pytest.mark.parametrize("overwritable", [False, True])
+def test_rings_of_a_live_host_are_saved_and_read_without_bpf(
+    program: BpfObject, tmp_path: Path, overwritable: bool
+) -> None:
+    """save_rings takes nothing out; from_file gives the same samples."""
+    with PerfReader(program.maps["events"], per_cpu_bytes=PAGE, overwritable=overwritable) as reader:
+        send(180, 15)
+        save_rings(reader, tmp_path)
+        live = reader.snapshot(since="all") if overwritable else reader.read(0)
+    with PerfReader.from_file(tmp_path) as saved:
+        assert saved.cpus == online_cpus()
+        batch = saved.snapshot() if overwritable else saved.read(0)
+    assert len(batch) == 15
+    assert batch.data() == live.data()

@@ -18,6 +18,7 @@ from otel_perfbuf.errors import PerfbufError, ReaderClosed
 from otel_perfbuf.exporters.payload import Chunk, Payload
 from otel_perfbuf.records.plan import Plan
 from otel_perfbuf.rings import Batch, PerfReader
+from otel_perfbuf.rings.readout import SLICE_BYTES
 
 from .clock import unix_offset_ns
 from .header import SCOPE
@@ -103,11 +104,18 @@ class LiveStream:
         if self._stopping.is_set():
             return
         self._stopping.set()
-        if self._thread.is_alive():
-            self._reader.flush()
-            self._thread.join()
         try:
-            self._take(self._reader.read(timeout=0))
+            # When the thread is not waiting in its read, what lies below the watermark comes here.
+            flushed = self._reader.flush()
+            if self._thread.is_alive():
+                self._thread.join()
+            self._take(flushed)
+            # A batch is a slice of each ring, and the program still sends: as many as a full ring has, no more.
+            for _ in range(self._reader.per_cpu_bytes // SLICE_BYTES + 1):
+                batch = self._reader.read(timeout=0)
+                self._take(batch)
+                if not batch.frame_count:
+                    break
         except (PerfbufError, OSError) as error:
             _log.error("draining the live stream at its end: %s", error)
         self._reader.close()

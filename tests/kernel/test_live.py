@@ -44,3 +44,23 @@ def test_a_process_that_executes_another_program_has_its_name_from_then_on() -> 
         live.stop()
     assert first[-1] == ("bash", "perfbuf.process.exec")
     assert then == [("sleep", "perfbuf.process.exec"), ("sleep", "perfbuf.process.exit")]
+
+
+def test_what_the_rings_hold_at_the_end_is_sent() -> None:
+    """More than one batch of ended processes, none of which the stream's thread has looked at."""
+    payloads: queue.Queue[Payload] = queue.Queue()
+    live = LiveStream(ProcessProgram(), build_plan(), payloads.put, per_cpu_bytes=1 << 20, watermark_bytes=1 << 19)
+    live.start()
+    script = "i=0; while [ $i -lt 1500 ]; do (:); i=$((i+1)); done"
+    shell = subprocess.Popen(["sh", "-c", script])
+    shell.wait()
+    live.stop()
+    ends = 0
+    while not payloads.empty():
+        for chunk in payloads.get().chunks:
+            for entry in ExportLogsServiceRequest.FromString(chunk.body).resource_logs:
+                parents = [a.value.int_value for a in entry.resource.attributes if a.key == "process.parent_pid"]
+                if parents == [shell.pid]:
+                    records = [record for scope in entry.scope_logs for record in scope.log_records]
+                    ends += sum(record.event_name == "perfbuf.process.exit" for record in records)
+    assert ends == 1500

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 
 from otel_perfbuf.service.control_client import ControlClient, control_path
 
@@ -38,4 +39,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         counts = " ".join(f"{key}={answer.get(key, 0)}" for key in ("records", "lost", "overwritten"))
         print(f"{answer.get('id')} {counts}")
+    if not answer.get("records"):
+        print(
+            "otel-perfbuf: dump: nothing that was asked for is in the history; it may have been still, have ended"
+            " before the history begins, or not be among the receiver's targets",
+            file=sys.stderr,
+        )
     return 0

@@ -8,6 +8,7 @@ asked for, so that `show` needs no BPF and `--help` no gRPC.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib
 import os
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from otel_perfbuf.errors import ConfigError, KernelError, NotSupported, PerfbufError
+from otel_perfbuf.triggers.datagram import printable
 
 __all__ = ["EXIT_CANNOT_RECORD", "EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "main"]
 
@@ -54,8 +56,28 @@ def _module(command: str):  # type: ignore[no-untyped-def]  # a module with the 
     return importlib.import_module(f"otel_perfbuf.cli.{command.replace('-', '_')}")
 
 
+def _safe(text: str) -> str:
+    """The text without what could steer a terminal: names in it come from anywhere. Lines stay (a verifier's log)."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
 def _say(sentence: str) -> None:
-    print(f"otel-perfbuf: {sentence}", file=sys.stderr)
+    """On stderr, if that can be written at all."""
+    with contextlib.suppress(OSError):
+        print(f"otel-perfbuf: {_safe(sentence)}", file=sys.stderr)
+
+
+def _open_standard_streams() -> None:
+    """Closed ones become /dev/null, or the next ring or socket would get their number and be written to.
+
+    They are closed on exec, so that a recorded command finds them closed as it would without us.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
+        pass
+    os.close(descriptor)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # else print would take stdout for a missing stderr
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _failed(error: Exception) -> int:
@@ -63,7 +85,7 @@ def _failed(error: Exception) -> int:
     if isinstance(error, ConfigError):
         if error.problems:
             for key, sentence in error.problems:
-                print(f"{key}: {sentence}" if key else sentence, file=sys.stderr)
+                print(_safe(f"{key}: {sentence}" if key else sentence), file=sys.stderr)
         else:
             _say(str(error))
         return EXIT_USAGE
@@ -79,8 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; gives its exit code. Arguments default to the process's own."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = next((word for word in words if word in _COMMANDS), None)
-    args = _parser(command).parse_args(words)
+    _open_standard_streams()
+    args = argparse.Namespace(debug=False)
     try:
+        args = _parser(command).parse_args(words)
         return int(_module(args.command).run(args))
     except BrokenPipeError:
         # The reader of our output is gone (`| head`): the interpreter's last flush must not complain about it.

@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,7 +27,10 @@ from otel_perfbuf.errors import ConfigError
 from otel_perfbuf.recorder.dump import DumpOptions
 from otel_perfbuf.recorder.recorder import FlightRecorder
 from otel_perfbuf.recorder.source import HistorySource, SourceOptions
+from otel_perfbuf.triggers.bound import path_fault
+from otel_perfbuf.triggers.datagram import printable
 from otel_perfbuf.triggers.firing import Firing, TriggerKind
+from otel_perfbuf.triggers.process_exit import signal_name
 from otel_perfbuf.triggers.socket import SocketOptions, SocketTrigger
 
 from .record_options import add_arguments, trace_lists
@@ -52,7 +55,7 @@ class _End:
         if self.status is None:
             return "recording was ended" if self.interrupted else "the process ended"
         if os.WIFSIGNALED(self.status):
-            return f"CMD was killed by {signal.Signals(os.WTERMSIG(self.status)).name}"
+            return f"CMD was killed by {signal_name(os.WTERMSIG(self.status))}"
         return f"CMD exited with {os.WEXITSTATUS(self.status)}"
 
     @property
@@ -77,13 +80,13 @@ def run(args: argparse.Namespace) -> int:
         when.add("always")
         if not os.path.exists(f"/proc/{args.pid}"):
             raise ConfigError(f"record -p {args.pid}: there is no such process")
-    user = find_user(args.user) if args.user else None
+    user = find_user(args.user) if args.user is not None else None
     path = ""
     if words:
         path, problem = find_command(words[0], os.environ)
         if problem:
             cause = "not found" if problem == NOT_FOUND else "it is no executable file"
-            print(f"otel-perfbuf: record: running {words[0]}: {cause}", file=sys.stderr)
+            print(f"otel-perfbuf: record: running {printable(words[0]) or repr('')}: {cause}", file=sys.stderr)
             return problem
     include, exclude = trace_lists(args.trace)
     options = SourceOptions(
@@ -96,12 +99,13 @@ def run(args: argparse.Namespace) -> int:
     )
     with Output(args.output, args.format, args.otlp, args.lines) as output, _source(options) as source:
         source.attach()
-        with _socket_directory() as directory:
+        with _signals_forwarded() as forward_to, _socket_directory() as directory:
             environment = {**os.environ, _SOCKET_VARIABLE: str(directory / "trigger.sock")}
             if args.pid is not None:
                 source.program.follow(args.pid)
                 return _recorded(args.pid, None, when, args.window, source, output, directory)
             child = Child.hold(path, words, environment, user)
+            forward_to(child)
             try:
                 source.program.follow(child.pid, wait_exec=True)
             except BaseException:
@@ -124,6 +128,9 @@ def _source(options: SourceOptions) -> HistorySource:
 def _socket_directory() -> Iterator[Path]:
     """A directory for the trigger socket that CMD's user can enter."""
     directory = Path(tempfile.mkdtemp(prefix="otel-perfbuf-"))
+    if path_fault(str(directory / "trigger.sock")):  # a long TMPDIR; a socket's path is short
+        directory.rmdir()
+        directory = Path(tempfile.mkdtemp(prefix="otel-perfbuf-", dir="/tmp"))
     try:
         directory.chmod(0o755)
         yield directory
@@ -169,7 +176,11 @@ def _recorded(
     recorder.settle()
     if not recorder.stop(timeout_s=60.0):
         print("otel-perfbuf: record: making the dump took more than 60 s; it is given up", file=sys.stderr)
-    output.finish(end.sentence)
+    try:
+        output.finish(end.sentence)
+    except OSError:
+        # stderr cannot be written (a full disk, `2>&1 | head`): CMD's status still is the answer.
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stderr.fileno())
     return end.exit_code
 
 
@@ -186,21 +197,39 @@ def _last_firing(pid: int, end: _End, when: set[str]) -> Firing | None:
 
 
 def _run_child(child: Child, name: str) -> _End | int:
-    """Lets CMD run to its end, forwarding SIGTERM and SIGHUP; the exit code alone when its execve failed (said)."""
+    """Lets CMD run to its end; the exit code alone when its execve failed (said)."""
+    error = child.release()
+    if error:
+        child.wait()
+        print(f"otel-perfbuf: record: running {printable(name)}: {os.strerror(error)}", file=sys.stderr)
+        return NOT_FOUND if error == errno.ENOENT else NOT_EXECUTABLE
+    return _End(child.wait())
+
+
+@contextlib.contextmanager
+def _signals_forwarded() -> Iterator[Callable[[Child], None]]:
+    """Gives what begins to send SIGTERM and SIGHUP on to CMD; before it was called they end us, tidily.
+
+    SIGINT from the terminal reaches CMD by itself. All this until the dump is out: who hits Ctrl-C twice, or stops a
+    whole group, wants to know no less why CMD ended.
+    """
+    children: list[Child] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        child.send(number)
+        if not children:
+            raise SystemExit(128 + number)
+        children[0].send(number)
 
-    # SIGINT from the terminal reaches CMD by itself; the recorder stays to tell the end.
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def begin(child: Child) -> None:
+        children.append(child)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    # What we were started with as ignored, CMD ignores too (nohup).
+    taken = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, forward) for number in taken}
+    before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
-        error = child.release()
-        if error:
-            child.wait()
-            print(f"otel-perfbuf: record: running {name}: {os.strerror(error)}", file=sys.stderr)
-            return NOT_FOUND if error == errno.ENOENT else NOT_EXECUTABLE
-        return _End(child.wait())
+        yield begin
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

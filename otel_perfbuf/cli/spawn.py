@@ -49,6 +49,7 @@ class Child:
     pid: int
     _go: int
     _failure: int
+    _ended: bool = False
 
     @classmethod
     def hold(
@@ -64,13 +65,16 @@ class Child:
         pid = os.fork()
         if pid == 0:
             try:
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a shell's background job
+                        signal.signal(number, signal.SIG_DFL)
+                for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, execve would pass it on
+                    signal.signal(number, signal.SIG_DFL)
                 os.close(go_write)
                 os.close(failure_read)
                 if not os.read(go_read, 1):
                     os._exit(1)
                 os.close(go_read)
-                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-                    signal.signal(number, signal.SIG_DFL)
                 if user is not None:
                     os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid) if user.pw_name else [])
                     os.setgid(user.pw_gid)
@@ -86,7 +90,8 @@ class Child:
 
     def release(self) -> int:
         """Lets it execute; 0, or the errno of the execve that failed (the process is then gone, after `wait`)."""
-        os.write(self._go, b"1")
+        with contextlib.suppress(BrokenPipeError):  # a signal has ended it meanwhile: `wait` tells
+            os.write(self._go, b"1")
         os.close(self._go)
         words = os.read(self._failure, 16)
         os.close(self._failure)
@@ -102,6 +107,8 @@ class Child:
         """Its wait status; interrupted waits go on."""
         while True:
             try:
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+                self._ended = True  # before its pid can be another's
                 return os.waitpid(self.pid, 0)[1]
             except OSError as error:
                 if error.errno == errno.ECHILD:
@@ -110,5 +117,7 @@ class Child:
 
     def send(self, number: int) -> None:
         """Sends a signal; that it has ended meanwhile is no error."""
+        if self._ended:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)

@@ -7,6 +7,7 @@ one connection a Collector takes two thirds of what it takes over two (FACTS 36)
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Final, Literal, cast
 
@@ -19,6 +20,8 @@ from otel_perfbuf.exporters.options import NetworkOptions, read_pem
 from otel_perfbuf.exporters.payload import Chunk, Signal
 
 __all__ = ["STABILITY", "TYPE", "Options", "OtlpGrpcExporter", "create"]
+
+_log = logging.getLogger(__name__)
 
 TYPE: Final = "otlp_grpc"
 STABILITY: Final = "beta"
@@ -104,7 +107,10 @@ class OtlpGrpcExporter:
             raise self._error(chunk, fault) from fault
         except ValueError as fault:  # grpc's word for a channel that stop() closed meanwhile
             raise self._stopped() from fault
-        return min(rejected_in_protobuf(chunk.signal, answer)[0], chunk.records)
+        rejected, why = rejected_in_protobuf(chunk.signal, answer)
+        if why:
+            _log.warning("%s: the receiver says: %s", self._options.endpoint, why)
+        return min(rejected, chunk.records)
 
     def stop(self) -> None:
         """Closes the connections; what is being sent ends with a retryable ExportError."""

@@ -7,6 +7,7 @@ Source: OTLP specification 1.x, "OTLP/HTTP"; CONTRACT section 2. Any 2xx is a su
 from __future__ import annotations
 
 import gzip
+import logging
 import socket
 import time
 import urllib.parse
@@ -31,6 +32,8 @@ from otel_perfbuf.exporters.payload import Chunk, Signal
 from otel_perfbuf.units import Duration
 
 __all__ = ["STABILITY", "TYPE", "Options", "OtlpHttpExporter", "create"]
+
+_log = logging.getLogger(__name__)
 
 TYPE: Final = "otlp_http"
 STABILITY: Final = "beta"
@@ -144,7 +147,10 @@ class OtlpHttpExporter:
         content = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if 200 <= answer.status < 300:
             parse = rejected_in_json if content == "application/json" else rejected_in_protobuf
-            return min(parse(chunk.signal, body)[0], chunk.records)
+            rejected, why = parse(chunk.signal, body)
+            if why:
+                _log.warning("%s: the receiver says: %s", url, why)
+            return min(rejected, chunk.records)
         cause = status_message(body) if content == _PROTOBUF else clipped(body.decode("utf-8", "replace"))
         if 300 <= answer.status < 400:
             cause = f"it redirects to {clipped(answer.headers.get('location', 'nowhere'))}, which is refused"
@@ -187,11 +193,14 @@ def _read(answer: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
     """The answer's body, at most _ANSWER_BYTES of it; a peer that trickles it past the deadline has timed out."""
     parts: list[bytes] = []
     left_bytes = _ANSWER_BYTES
-    while left_bytes and (part := answer.read1(left_bytes, decode_content=True)):
-        parts.append(part[:left_bytes])
-        left_bytes -= len(parts[-1])
-        if time.monotonic() > deadline:
-            raise TimeoutError("the answer took longer than the timeout")
+    try:
+        while left_bytes and (part := answer.read1(left_bytes, decode_content=True)):
+            parts.append(part[:left_bytes])
+            left_bytes -= len(parts[-1])
+            if time.monotonic() > deadline:
+                raise TimeoutError("the answer took longer than the timeout")
+    except urllib3.exceptions.DecodeError:
+        pass  # the status says what became of the request; sending it again for a body's sake would double it
     return b"".join(parts)
 
 

@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_perfbuf.errors import PerfbufError
 from otel_perfbuf.exporters.file import TRACES_SUFFIX
 from otel_perfbuf.exporters.otlp_json import from_json
-from otel_perfbuf.exporters.text import dumps_of, text_lines
+from otel_perfbuf.exporters.text import dumps_of, printable_line, text_lines
 
 __all__ = ["Saved", "read_saved", "saved_lines"]
 
@@ -63,16 +63,21 @@ def read_saved(path: Path) -> Saved:
         beside = path.with_name(path.name + TRACES_SUFFIX)
         if beside.is_file():
             _read_frames(saved, beside.read_bytes(), beside.name, spans=True)
-    if saved.format != "text" and not saved.logs and not saved.traces:
+    held = any(each.resource_logs for each in saved.logs) or any(each.resource_spans for each in saved.traces)
+    if saved.format != "text" and not held:
         cause = saved.problems[0] if saved.problems else "it holds no log record"
         raise PerfbufError(f"reading the dump {path}: {cause}; give a file that record -o or a file exporter wrote")
     return saved
 
 
 def saved_lines(saved: Saved, *, colour: bool, lines: int | None = None) -> Iterator[str]:
-    """The text of all dumps in it, each in turn, without newlines; text is given as it is. ``lines``: as text_lines."""
+    """The text of all dumps in it, each in turn, without newlines; text line by line. ``lines``: as text_lines.
+
+    What could steer a terminal is escaped in all of it: a file may come from anyone.
+    """
     if saved.format == "text":
-        yield from saved.text.removesuffix("\n").split("\n")
+        for line in saved.text.removesuffix("\n").split("\n"):
+            yield printable_line(line)
         return
     for dump in dumps_of(saved.logs, saved.traces):
         yield from text_lines(dump, lines=lines, colour=colour)

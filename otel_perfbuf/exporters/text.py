@@ -29,7 +29,7 @@ from otel_perfbuf.exporters.answers import counted
 from otel_perfbuf.exporters.otlp_json import to_json
 from otel_perfbuf.exporters.payload import Chunk
 
-__all__ = ["DumpText", "dumps_of", "nothing_to_dump", "render", "text_lines"]
+__all__ = ["DumpText", "dumps_of", "nothing_to_dump", "printable_line", "render", "text_lines"]
 
 DUMP_EVENT: Final = "perfbuf.dump"
 LOST_EVENT: Final = "perfbuf.lost"
@@ -311,6 +311,11 @@ def _body(record: LogRecord) -> str:
     if record.body.WhichOneof("value") in ("string_value", None):
         return record.body.string_value or record.event_name
     return json.dumps(to_json(record.body), ensure_ascii=False)
+
+
+def printable_line(text: str) -> str:
+    """A line of text from anyone, with what could steer a terminal escaped; tabs stay."""
+    return "\t".join(_clean(part) for part in text.split("\t"))
 
 
 def _clean(text: str) -> str:

@@ -34,8 +34,9 @@ def load(files: Iterable[str], sets: Iterable[str] = (), environment: Mapping[st
     Raises ConfigError with all problems found, each with its key path.
     """
     problems = Problems()
-    tree = read_sources(files, sets, problems)
-    problems.check()  # keys of a file that could not be read would only seem to be missing
+    tree, whole = read_sources(files, sets, problems)
+    if not whole:
+        problems.check()  # keys of a file that could not be read would only seem to be missing
     return parse(expand(tree, problems, environment), problems)
 
 

@@ -69,7 +69,8 @@ def parse_dump_request(body: bytes) -> DumpRequest:
     reason = message.get("reason", "asked for by hand")
     if not isinstance(reason, str) or len(reason) > _REASON_MAX:
         raise ConfigError(f"reason is no text of at most {_REASON_MAX} characters")
-    named = [key for key in ("pid", "cgroup", "all") if message.get(key) not in (None, False)]
+    # By identity: a pid of 0 is given, and wrong.
+    named = [key for key in ("pid", "cgroup", "all") if message.get(key) is not None and message[key] is not False]
     if len(named) != 1:
         raise ConfigError("exactly one of pid, cgroup and all is needed")
     value = message[named[0]]

@@ -10,7 +10,7 @@ import os
 import socket
 from typing import Any, Final
 
-from otel_perfbuf.errors import PerfbufError
+from otel_perfbuf.errors import ConfigError, PerfbufError
 from otel_perfbuf.service.options import ControlOptions
 
 __all__ = ["ControlClient", "control_path"]
@@ -56,7 +56,9 @@ class ControlClient:
         if not isinstance(answer, dict):
             raise PerfbufError(f"{doing}: its answer is no JSON object (HTTP status {status})")
         if status != http.client.OK:
-            raise PerfbufError(f"{doing}: {answer.get('error', f'HTTP status {status}')}")
+            sentence = f"{doing}: {answer.get('error', f'HTTP status {status}')}"
+            # 400: what was asked for is wrong, as a wrong option is.
+            raise ConfigError(sentence) if status == http.client.BAD_REQUEST else PerfbufError(sentence)
         return answer
 
     def _ask(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
@@ -83,6 +85,8 @@ class _UnixConnection(http.client.HTTPConnection):
 def _cause(fault: OSError) -> str:
     if fault.errno in (errno.ENOENT, errno.ECONNREFUSED):
         return "no agent listens there; start one with `otel-perfbuf run`, or name its socket with --control"
+    if fault.errno in (errno.EAGAIN, errno.ECONNRESET, errno.EPIPE):
+        return "it has too many callers at the moment; try again"
     if fault.errno in (errno.EACCES, errno.EPERM):
         return "permission denied; only the user that runs the agent (root) may ask it"
     return os.strerror(fault.errno) if fault.errno else str(fault)

@@ -17,9 +17,10 @@ from typing import Final, cast
 
 from otel_perfbuf.exporters.payload import Payload, Signal
 from otel_perfbuf.service.model import Configuration, PipelineOptions
-from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions
+from otel_perfbuf.service.options import ControlOptions, FlightRecorderOptions, PerfBufferOptions
 from otel_perfbuf.service.problems import Problems
 from otel_perfbuf.service.registry import Section
+from otel_perfbuf.triggers.bound import path_fault
 
 __all__ = ["Graph", "Route", "build_graph", "check_graph"]
 
@@ -83,6 +84,7 @@ def check_graph(configuration: Configuration, named: Mapping[Section, set[str]],
             problems.add(f"service.extensions.{index}", _undefined("extension", extension, named["extensions"]))
     for name, pipeline in service.pipelines.items():
         _check_pipeline(name, pipeline, configuration, named, problems)
+    _check_sockets(configuration, problems)
     owners: dict[str, str] = {}
     for name, connector in configuration.connectors.items():
         if isinstance(connector.options, FlightRecorderOptions):
@@ -96,6 +98,25 @@ def check_graph(configuration: Configuration, named: Mapping[Section, set[str]],
         if storage is not None:
             path = f"exporters.{name}.sending_queue.storage"
             problems.add(path, "the spool is not available yet; dumps are kept in memory until they are sent")
+
+
+def _check_sockets(configuration: Configuration, problems: Problems) -> None:
+    """Paths that no socket can have, and paths that two sockets would share."""
+    paths = {
+        f"extensions.{name}.path": extension.options.path
+        for name, extension in configuration.extensions.items()
+        if isinstance(extension.options, ControlOptions)
+    }
+    for name, connector in configuration.connectors.items():
+        socket = connector.options.triggers.socket if isinstance(connector.options, FlightRecorderOptions) else None
+        if socket is not None:
+            paths[f"connectors.{name}.triggers.socket.path"] = socket.path
+    owners: dict[str, str] = {}
+    for key, path in paths.items():
+        if fault := path_fault(path):
+            problems.add(key, fault)
+        elif (owner := owners.setdefault(path, key)) != key:
+            problems.add(key, f"{path} is the path of {owner} already; a socket needs a path of its own")
 
 
 def _check_pipeline(

@@ -7,12 +7,15 @@ version accepts as configuration and cannot do yet; `validate` says so rather th
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from otel_perfbuf.errors import ConfigError
 from otel_perfbuf.exporters.options import StrictModel, TlsOptions
 from otel_perfbuf.triggers.bound import RUN_DIRECTORY
 from otel_perfbuf.triggers.manners import BudgetOptions
@@ -37,6 +40,8 @@ Unavailable = list[tuple[str, str]]
 """Key path within the component, and the sentence."""
 
 _NOT_YET = "this is not available yet"
+_COMM_MAX_BYTES = 15  # TASK_COMM_LEN less its NUL
+_COMMS_MAX = 1024  # entries of the BPF program's maps
 
 
 def _percent(value: object) -> float:
@@ -63,21 +68,30 @@ Percent = Annotated[
 ]
 Endpoint = Annotated[str, BeforeValidator(_endpoint)]
 Pid = Annotated[int, Field(ge=1, le=1 << 22)]
-Comm = Annotated[str, Field(min_length=1, max_length=15)]  # TASK_COMM_LEN less its NUL
+
+
+def _comm(name: str) -> str:
+    if not 1 <= len(name.encode()) <= _COMM_MAX_BYTES or "\0" in name:
+        raise PydanticCustomError("comm", "a thread's name has 1 to 15 bytes")
+    return name
+
+
+Comm = Annotated[str, AfterValidator(_comm)]
+Comms = Annotated[tuple[Comm, ...], Field(max_length=_COMMS_MAX)]
 
 
 class TargetsOptions(StrictModel):
     """Whom to record; all empty means the whole host."""
 
     pids: tuple[Pid, ...] = ()
-    comms: tuple[Comm, ...] = ()
+    comms: Comms = ()
     cgroups: tuple[str, ...] = ()
 
 
 class ExcludeOptions(StrictModel):
     """Whom not to record, besides the agent itself."""
 
-    comms: tuple[Comm, ...] = ()
+    comms: Comms = ()
 
 
 class SyscallsOptions(StrictModel):
@@ -85,6 +99,21 @@ class SyscallsOptions(StrictModel):
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+
+    @field_validator("include", "exclude")
+    @classmethod
+    def _are_known(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        # Imported here, since the tables are read from files: only who names system calls needs them.
+        from otel_perfbuf.records.classes import select_syscalls
+        from otel_perfbuf.records.syscalls import shipped_syscalls
+
+        try:
+            if words:
+                select_syscalls((row.name for row in shipped_syscalls(platform.machine()).values()), include=words)
+        except ConfigError as fault:
+            why = "; ".join(sentence for _, sentence in fault.problems) or str(fault)
+            raise PydanticCustomError("syscalls", "{why}", {"why": why}) from None
+        return words
 
 
 class StringsOptions(StrictModel):
@@ -143,7 +172,7 @@ class PerfBufferOptions(StrictModel):
         return not (self.targets.pids or self.targets.comms or self.targets.cgroups)
 
     def unavailable(self) -> Unavailable:
-        """What this version cannot do."""
+        """What this version or this host cannot do."""
         found: Unavailable = []
         if self.mode not in ("forward", "overwritable"):
             found.append(("mode", f"there is no reader {self.mode}; write forward or overwritable"))
@@ -153,6 +182,13 @@ class PerfBufferOptions(StrictModel):
             found.append(("mode", f"program {self.program} is recorded in mode forward only"))
         elif self.mode == "forward" and self.program != "process":
             found.append(("mode", f"program {self.program} is recorded in mode overwritable only, so far"))
+        if self.mode == "overwritable" and self._total_bytes() > self.max_total_bytes:
+            sentence = (
+                f"on this host, {os.cpu_count()} CPUs x per_cpu_bytes and as much for the copies are"
+                f" {self._total_bytes()} bytes, more than {self.max_total_bytes}; make per_cpu_bytes smaller or"
+                " max_total_bytes larger"
+            )
+            found.append(("max_total_bytes", sentence))
         given = self.model_fields_set
         if self.map is not None and self.program is not None:
             found.append(("map", f"{_NOT_YET} for built-in programs, which have maps of their own"))
@@ -162,6 +198,10 @@ class PerfBufferOptions(StrictModel):
         if self.snapshot == "swap":
             found.append(("snapshot", f"{_NOT_YET}; write copy"))
         return found
+
+    def _total_bytes(self) -> int:
+        """Rings (their size is rounded up to a power of two) and their copies, over all CPUs."""
+        return 2 * (1 << (self.per_cpu_bytes - 1).bit_length()) * (os.cpu_count() or 1)
 
 
 class GrpcReceiverOptions(StrictModel):

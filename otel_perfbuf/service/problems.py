@@ -78,7 +78,7 @@ def _shown(value: object, path: str) -> str:
     if isinstance(value, (list, tuple)):
         return "a list"
     text = repr(value)
-    return "nothing" if value is None else text if len(text) <= 60 else text[:57] + "..."
+    return "an empty value" if value is None else text if len(text) <= 60 else text[:57] + "..."
 
 
 def _known_keys(model: type[BaseModel], location: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import yaml
 
@@ -40,11 +40,17 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_sources(files: Iterable[str], sets: Iterable[str], problems: Problems) -> dict[str, Any]:
-    """All files, then all ``a.b=c`` settings, merged in this order; what cannot be read is added to ``problems``."""
+def read_sources(files: Iterable[str], sets: Iterable[str], problems: Problems) -> tuple[dict[str, Any], bool]:
+    """All files, then all ``a.b=c`` settings, merged in this order, and whether every file could be read.
+
+    What is wrong is added to ``problems``.
+    """
     tree: dict[str, Any] = {}
+    whole = True
     for path in files:
-        merge(tree, _read(path, problems))
+        read = _read(path, problems)
+        whole = whole and read is not None
+        merge(tree, read or {})
     for setting in sets:
         key, equals, text = setting.partition("=")
         parts = key.split(".")
@@ -53,12 +59,12 @@ def read_sources(files: Iterable[str], sets: Iterable[str], problems: Problems) 
             continue
         try:
             value = _parse(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date or a number that none can be
             value = text
         for part in reversed(parts):
             value = {part: value}
         merge(tree, value)
-    return tree
+    return tree, whole
 
 
 def merge(tree: dict[str, Any], later: dict[str, Any]) -> None:
@@ -71,7 +77,7 @@ def merge(tree: dict[str, Any], later: dict[str, Any]) -> None:
             tree[key] = value
 
 
-def _read(path: str, problems: Problems) -> dict[str, Any]:
+def _read(path: str, problems: Problems) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
             data = file.read(_FILE_MAX_BYTES + 1)
@@ -95,22 +101,38 @@ def _read(path: str, problems: Problems) -> dict[str, Any]:
     else:
         if tree is None:
             return {}
-        if isinstance(tree, dict) and _text_keys(tree, _NESTING_MAX):
-            return tree
-        what = "some key is no text, or it is nested too deeply" if isinstance(tree, dict) else "it is no map of keys"
-        problems.add(path, what)
-    return {}
+        if not isinstance(tree, dict):
+            problems.add(path, "it is no map of keys")
+        elif not _nests_within(tree, _NESTING_MAX):
+            problems.add(path, "it is nested too deeply")
+        else:
+            return cast(dict[str, Any], _with_text_keys(tree, problems))
+    return None
 
 
 def _parse(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader with less
 
 
-def _text_keys(tree: Any, depth: int) -> bool:
+def _nests_within(tree: Any, depth: int) -> bool:
     if depth == 0:
         return False
-    if isinstance(tree, dict):
-        return all(isinstance(key, str) and _text_keys(value, depth - 1) for key, value in tree.items())
-    if isinstance(tree, list):
-        return all(_text_keys(value, depth - 1) for value in tree)
+    if isinstance(tree, (dict, list)):
+        return all(_nests_within(value, depth - 1) for value in (tree.values() if isinstance(tree, dict) else tree))
     return True
+
+
+def _with_text_keys(tree: Any, problems: Problems, path: str = "") -> Any:
+    """The tree without the keys that are no texts (``1:``, ``~:``); each of them is a problem."""
+    if isinstance(tree, list):
+        return [_with_text_keys(value, problems, f"{path}.{index}") for index, value in enumerate(tree)]
+    if not isinstance(tree, dict):
+        return tree
+    kept = {}
+    for key, value in tree.items():
+        here = f"{path}.{key}" if path else str(key)
+        if isinstance(key, str):
+            kept[key] = _with_text_keys(value, problems, here)
+        else:
+            problems.add(here, "this key is no text; put it in quotes if it is meant so")
+    return kept

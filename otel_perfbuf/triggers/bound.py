@@ -19,10 +19,21 @@ from typing import Final
 
 from otel_perfbuf.errors import PerfbufError
 
-__all__ = ["RUN_DIRECTORY", "BoundSocket", "bind_unix"]
+__all__ = ["RUN_DIRECTORY", "BoundSocket", "bind_unix", "path_fault"]
 
 RUN_DIRECTORY: Final = "/run/otel-perfbuf"
 _PATH_MAX_BYTES: Final = 107  # sun_path without its NUL
+
+
+def path_fault(path: str) -> str | None:
+    """Why no Unix socket can have this path, wherever it is; None when one can."""
+    if not path:
+        return "its path is empty; write the path of a socket"
+    if "\0" in path:
+        return "its path has a NUL character; write the path of a socket"
+    if len(os.fsencode(path)) > _PATH_MAX_BYTES:
+        return f"its path is longer than the {_PATH_MAX_BYTES} bytes of a Unix socket; shorten it"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +62,8 @@ def bind_unix(path: str, kind: socket.SocketKind, mode: int, what: str) -> Bound
     is created.
     """
     doing = f"cannot open the {what} {path}"
-    if len(os.fsencode(path)) > _PATH_MAX_BYTES:
-        raise PerfbufError(f"{doing}: its path is longer than the {_PATH_MAX_BYTES} bytes of a Unix socket; shorten it")
+    if cause := path_fault(path):
+        raise PerfbufError(f"{doing}: {cause}")
     directory = os.path.dirname(path) or "."
     try:
         if directory == RUN_DIRECTORY and not os.path.isdir(directory):
@@ -107,6 +118,7 @@ def _clear(path: str, kind: socket.SocketKind, doing: str) -> None:
             os.unlink(path)
             return
         except OSError as fault:
-            if fault.errno != errno.EAGAIN:  # EAGAIN: it listens, and its queue is full
+            # EAGAIN: it listens, and its queue is full; EPROTOTYPE: a socket of the other type listens.
+            if fault.errno not in (errno.EAGAIN, errno.EPROTOTYPE):
                 raise
-    raise PerfbufError(f"{doing}: another agent listens there; stop it, or choose another path")
+    raise PerfbufError(f"{doing}: another program listens there, perhaps an agent; stop it, or choose another path")

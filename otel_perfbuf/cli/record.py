@@ -78,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
     when = set(args.on or ("exit", "error"))
     if args.pid is not None:
         when.add("always")
-        if not os.path.exists(f"/proc/{args.pid}"):
-            raise ConfigError(f"record -p {args.pid}: there is no such process")
+        _check_process(args.pid)
     user = find_user(args.user) if args.user is not None else None
     path = ""
     if words:
@@ -114,14 +113,27 @@ def run(args: argparse.Namespace) -> int:
             return _recorded(child.pid, child, when, args.window, source, output, directory, words[0])
 
 
+def _check_process(pid: int) -> None:
+    """That a process has this id: a thread's id has a folder in /proc too, and nothing would be recorded."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        raise ConfigError(f"record -p {pid}: there is no such process") from None
+    process = next((line.split()[1] for line in status.splitlines() if line.startswith("Tgid:")), str(pid))
+    if process != str(pid):
+        raise ConfigError(f"record -p {pid}: this is a thread of process {process}; give -p {process}")
+
+
 def _source(options: SourceOptions) -> HistorySource:
     """The recorder; a list that -e got wrong is told as -e, not as the configuration's key."""
     try:
         return HistorySource(options)
     except ConfigError as error:
-        raise ConfigError(
-            "; ".join(f"record -e: {text}" for _, text in error.problems) or f"record: {error}"
-        ) from error
+        words = [
+            f"record -e: {text}" if key.startswith(("include", "exclude")) else f"record: {text}"
+            for key, text in error.problems
+        ]
+        raise ConfigError("; ".join(words) or f"record: {error}") from error
 
 
 @contextlib.contextmanager
@@ -232,7 +244,8 @@ def _signals_forwarded() -> Iterator[Callable[[Child], None]]:
         yield begin
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # After CMD only the exit with its status is left: a late signal must not put another in its place.
+            signal.signal(number, signal.SIG_IGN if children else handler)
 
 
 def _wait_for(pid: int) -> _End:

@@ -114,5 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         return _failed(error)
+    except Exception as error:  # noqa: BLE001  no traceback reaches a user who has not asked for it
+        if args.debug:
+            raise
+        what = f"{args.command}: {type(error).__name__}: {error}" if "command" in args else str(error)
+        _say(f"{what}; this is a defect, please report it with what --debug shows")
+        return EXIT_FAILED
     except KeyboardInterrupt:
         return 130

@@ -76,3 +76,20 @@ def test_command_not_found_is_a_shells_status(capsys: pytest.CaptureFixture[str]
     assert main(["record", "--", "no-such-command"]) == 127
     assert main(["record", "--", "/etc/passwd"]) == 126
     assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_a_defect_is_a_sentence_and_a_traceback_only_with_debug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What nobody expected ends with 1 and says what to do; --debug shows where it came from."""
+
+    def broken(_args: object) -> int:
+        raise ValueError("40 is not a valid Signals")
+
+    monkeypatch.setattr("otel_perfbuf.cli.components.run", broken)
+    assert main(["components"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("otel-perfbuf: components: ValueError: 40 is not a valid Signals; this is a defect")
+    assert len(said.splitlines()) == 1
+    with pytest.raises(ValueError, match="40"):
+        main(["--debug", "components"])

@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         return _failed(error)
-    except Exception as error:  # noqa: BLE001  no traceback reaches a user who has not asked for it
+    except Exception as error:  # no traceback reaches a user who has not asked for it
         if args.debug:
             raise
         what = f"{args.command}: {type(error).__name__}: {error}" if "command" in args else str(error)

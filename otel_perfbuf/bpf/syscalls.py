@@ -149,6 +149,10 @@ class SyscallProgram:
         """The process table, the dead too, by (tgid, start time)."""
         return read_processes(self._object.maps["processes"])
 
+    def has_recorded(self, pid: int) -> bool:
+        """Whether a process that had this pid (of the initial pid namespace) is or was recorded."""
+        return self._object.maps["process_starts"].lookup(_U32.pack(pid)) is not None
+
     def stats(self) -> Stats:
         """What was lost, and what was sent."""
         return read_stats(self._object.maps["stats"])

@@ -167,7 +167,8 @@ def _recorded(
     trigger = SocketTrigger(SocketOptions(path=str(directory / "trigger.sock")))
 
     def fire(firing: Firing) -> None:
-        if "error" in when:
+        # The socket is open to CMD's user, and so to everybody: what a stranger reports is not CMD's.
+        if "error" in when and firing.pid is not None and source.program.has_recorded(firing.pid):
             recorder.fire(firing)
 
     recorder.start()

@@ -92,3 +92,26 @@ def test_a_call_that_is_filtered_out_is_not_shown_because_it_blocks(tmp_path: Pa
     with waiting_process({}) as process:
         dump = recorded_while_it_waits(process.pid, tmp_path / "dump.jsonl", "-e", "trace=openat")
     assert dump.history == []
+
+
+def test_an_error_of_a_stranger_makes_no_dump() -> None:
+    """The trigger socket is open to all users; only what CMD and its children report is CMD's."""
+    report = """
+import json, os, socket, sys
+sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+sender.connect(sys.argv[1])
+sender.send(json.dumps({"v": 1, "kind": "span_error", "reason": sys.argv[2]}).encode())
+"""
+    command = [sys.executable, "-m", "otel_perfbuf", "record", "--", "sh", "-c"]
+    command += [
+        f"echo $OTEL_PERFBUF_TRIGGER_SOCKET; read go; {sys.executable} -c '{report}' $OTEL_PERFBUF_TRIGGER_SOCKET own"
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as recorder:
+        assert recorder.stdout is not None
+        path = recorder.stdout.readline().strip()
+        subprocess.run([sys.executable, "-c", report, path, "strange"], check=True, timeout=TIMEOUT_S)
+        _, said = recorder.communicate("go\n", timeout=TIMEOUT_S)
+    assert "span_error: own" in said
+    assert "strange" not in said

@@ -1,0 +1,27 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Fuzzes what parses untrusted bytes in C, with the address and undefined-behaviour sanitizers; a finding ends it, and
+# its input stays in .cache/fuzz. usage: fuzz.sh  (FUZZ_SECONDS: in all, default 60; what was found is kept as corpus)
+set -eu
+
+out=.cache/fuzz
+seconds=$((${FUZZ_SECONDS:-60} / 2))
+mkdir -p "$out"
+.venv/bin/python fuzz/seeds.py "$out/seeds"
+for target in rings decode; do
+	case $target in
+	rings) parts="otel_perfbuf/_core/ring.c otel_perfbuf/_core/snapshot.c otel_perfbuf/_core/ringbuf.c" ;;
+	decode) parts=$(find otel_perfbuf/_core -name 'history*.c' -o -name 'otlp*.c' -o -name 'text*.c') ;;
+	esac
+	# shellcheck disable=SC2086 # a list of words
+	clang -O1 -g -std=gnu11 -Wall -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+		-Ibpf -Iotel_perfbuf/_core -o "$out/$target" "fuzz/$target.c" $parts
+	mkdir -p "$out/$target.corpus"
+	echo "fuzzing $target for $seconds s"
+	"$out/$target" -max_total_time="$seconds" -max_len=8192 -verbosity=0 -print_final_stats=1 \
+		-artifact_prefix="$out/$target-" "$out/$target.corpus" "$out/seeds/$target" 2>"$out/$target.log" || {
+		tail -40 "$out/$target.log" >&2
+		exit 1
+	}
+	grep -E 'number_of_executed_units|new_units_added' "$out/$target.log" | sed "s/^stat::/$target: /"
+done

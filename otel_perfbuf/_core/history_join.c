@@ -114,11 +114,14 @@ static void sort_by_time(struct pb_history *history)
 	permute(history->events, items.now, items.count);
 }
 
-/* A finished record beats the same one in flight, a page's beats a ring's: so the order of inputs is of no effect. */
+/* A finished record beats the same one in flight, of two in flight the one seen later (its age is the dump's), a page's
+ * beats a ring's: so the order of inputs is of no effect. */
 static bool better(const struct pb_event *event, const struct pb_event *best)
 {
 	if ((event->flags ^ best->flags) & PB_EVENT_IN_FLIGHT)
 		return best->flags & PB_EVENT_IN_FLIGHT;
+	if (event->flags & PB_EVENT_IN_FLIGHT)
+		return event->seen_ns > best->seen_ns;
 	return (event->flags & PB_EVENT_PAGE) > (best->flags & PB_EVENT_PAGE);
 }
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -92,11 +93,24 @@ def recorded(*arguments: str | Path, timeout_s: float = WAIT_S) -> subprocess.Co
         (["--otlp", "ftp://127.0.0.1:1", "--", "true"], "ftp://127.0.0.1:1"),
         (["-o", "/perfbuf-no-such-folder/dump", "--", "true"], "/perfbuf-no-such-folder/dump"),
         (["--per-cpu-bytes", "1TiB", "--", "true"], "per_cpu_bytes"),
+        (["-s", "0", "--", "true"], "record: captured strings"),
     ],
 )
 def test_wrong_arguments_are_2_and_one_sentence(arguments: list[str], word: str) -> None:
     """What cannot be meant is said in a sentence that names it."""
     assert_sentence(recorded(*arguments), 2, word)
+
+
+def test_a_threads_id_is_no_process() -> None:
+    """-p with the id of a thread names the process that it is of."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        assert_sentence(recorded("-p", str(thread.native_id)), 2, f"-p {os.getpid()}")
+    finally:
+        done.set()
+        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,15 @@ def test_a_page_sent_within_the_window_is_in_it_whole() -> None:
     assert engine.select(5000, 6000) == (3, 0)
 
 
+def test_a_call_that_two_pages_have_in_flight_is_as_old_as_the_later_saw_it() -> None:
+    """Two snapshots of one dump: the age is that at the second, in whatever order they come."""
+    pages = [calls(1, [1]).page(open_call=calls(1, [2]), seen_ns=seen) for seen in (5000, 9000)]
+    for order in (pages, pages[::-1]):
+        engine = Engine([], b"".join(order)).join()
+        (flying,) = [event for event in engine.events if event.flags & lib.PB_EVENT_IN_FLIGHT]
+        assert (flying.sequence, flying.seen_ns) == (2, 9000)
+
+
 def test_a_page_sent_again_is_no_second_count() -> None:
     """PB_SAMPLE_AGAIN owns no records: nothing of it is malformed, each record is there once."""
     again = ffi.new("struct pb_sample *")

@@ -10,7 +10,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # What a rebuild of the C parts depends on; a new file counts too, since make reads the folders anew.
 C_PARTS := setup.py $(wildcard bpf/*.[ch] bpf/Makefile otel_perfbuf/*/*.[ch] otel_perfbuf/*/build*.py)
 
-.PHONY: build demo test lint bench wheel test-fresh test-asan clean help
+.PHONY: build demo test lint format bench wheel test-fresh test-asan fuzz bench-readers clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -18,8 +18,11 @@ help:
 	@echo 'make demo        a failing request, and the system calls that explain it'
 	@echo 'make test        every test, against the real kernel and a real Collector'
 	@echo 'make lint        style, types, import directions'
+	@echo 'make format      what lint asks of form, done'
 	@echo 'make test-asan   the unit tests over a build with address and undefined-behaviour sanitizers'
 	@echo 'make bench       what recording costs, beside ftrace'
+	@echo 'make fuzz        what parses bytes in C, under the sanitizers, for FUZZ_SECONDS (60)'
+	@echo 'make bench-readers  the ring readers beside libbpf and cilium/ebpf'
 	@echo 'make wheel       dist/*.whl'
 	@echo 'make test-fresh  make demo and make test in a bare Debian 12 and 13
 
@@ -35,11 +38,21 @@ test: build $(STAMP)/dev $(STAMP)/system-test $(STAMP)/collector
 lint: build $(STAMP)/dev $(STAMP)/system-test
 	@scripts/lint.sh
 
+format: $(STAMP)/dev
+	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/clang-format -i $$(find bpf otel_perfbuf tests bench -name '*.[ch]' -not -name vmlinux.h)
+
 test-asan: build $(STAMP)/dev
 	@scripts/asan.sh
 
 bench: build $(STAMP)/dev
 	@scripts/bench.sh
+
+fuzz: build $(STAMP)/dev
+	@scripts/fuzz.sh
+
+bench-readers: build $(STAMP)/dev
+	@scripts/bench-readers.sh
 
 wheel: build
 	@rm -rf dist build/lib* build/bdist*

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-KERNEL_TESTS = os.environ.get("OTEL_PERFBUF_KERNEL_TESTS", "") == "1"
+# Taken out of the environment: OTEL_* of the processes that tests start belong into what is recorded of them.
+KERNEL_TESTS = os.environ.pop("OTEL_PERFBUF_KERNEL_TESTS", "") == "1"
 TIMEOUT_S = {"kernel": 120, "e2e": 240}
 
 # scripts/asan.sh preloads the sanitizers' libraries for our modules in this process; programs that a test starts are

@@ -24,7 +24,7 @@ help:
 	@echo 'make fuzz        what parses bytes in C, under the sanitizers, for FUZZ_SECONDS (60)'
 	@echo 'make bench-readers  the ring readers beside libbpf and cilium/ebpf'
 	@echo 'make wheel       dist/*.whl'
-	@echo 'make test-fresh  make demo and make test in a bare Debian 12 and 13
+	@echo 'make test-fresh  make demo and make test in a bare Debian 12 and 13'
 
 build: $(STAMP)/parts
 	@:

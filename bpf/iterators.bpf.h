@@ -116,7 +116,7 @@ int seed_targets(struct bpf_iter__task *ctx)
 	if (page && page->head.flags & (PB_PAGE_TARGET | PB_PAGE_WAIT_EXEC))
 		return 0;
 	if (!is_known_process(task))
-		add_process(task, 0);
+		add_process(task, FOUND_BY_SEEDER);
 	if (page)
 		__sync_fetch_and_or(&page->head.flags, flags);
 	else if (!create_page(task, own_flags(task) | flags, bpf_ktime_get_ns()))

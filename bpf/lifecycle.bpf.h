@@ -170,7 +170,7 @@ int BPF_PROG(perfbuf_exec, struct task_struct *task, s32 old_tid, struct linux_b
 	page_end(page);
 	if (!(flags & PB_PAGE_TARGET))
 		return 0;
-	add_process(task, 1);
+	add_process(task, FOUND_EXEC);
 	if (is_recorded(flags))
 		add_exec(ctx, page, bprm, old_tid);
 	return 0;

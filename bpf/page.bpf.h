@@ -175,7 +175,7 @@ static __noinline struct page *first_page(struct task_struct *task)
 		return NULL;
 	page = create_page(task, own_flags(task), bpf_ktime_get_ns());
 	if (page && is_recorded(page->head.flags) && !is_known_process(task))
-		add_process(task, 0);
+		add_process(task, FOUND_RUNNING);
 	return page;
 }
 

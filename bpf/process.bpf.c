@@ -99,7 +99,7 @@ int BPF_PROG(process_exec, struct task_struct *task, s32 old_tid, struct linux_b
 
 	if (task->tgid == agent_tgid)
 		return 0;
-	add_process(task, 1);
+	add_process(task, FOUND_EXEC);
 	scratch = begin_event(task, bytes, PB_RECORD_EXEC);
 	if (!scratch)
 		return 0;
@@ -135,7 +135,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	if (task->flags & PF_KTHREAD || task->signal->live.counter || task->tgid == agent_tgid)
 		return 0;
 	if (!is_known_process(task))
-		add_process(task, 0);
+		add_process(task, FOUND_RUNNING);
 	if (!close_process(task, bpf_ktime_get_ns(), status))
 		return 0;
 	scratch = begin_event(task, sizeof(*exit), PB_RECORD_EXIT);

@@ -43,10 +43,17 @@ struct process_scratch {
 	u32 keep;			/* that string is kept */
 };
 
-/* A process entry being made: too large for the stack. */
+/* How a process came to be known; says where its entry is made, too. */
+enum process_found {
+	FOUND_RUNNING = 0,		/* seen by a tracepoint, preemption off */
+	FOUND_EXEC = 1,			/* current has just executed its program: its memory is the new one */
+	FOUND_BY_SEEDER = 2,		/* by the iterator, which a tracepoint on the same CPU may interrupt */
+};
+
+/* A process entry being made: too large for the stack. [0] for tracepoints, [1] for the seeder. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, u32);
 	__type(value, struct process_scratch);
 } process_scratches SEC(".maps");
@@ -209,11 +216,10 @@ static __always_inline void keep_parent(struct process_scratch *work, struct tas
 		work->process.parent_tgid = known->parent_tgid;
 }
 
-/* exec = 1: `task` is current and has just executed its program (its memory is the new one). */
-static __noinline void add_process(struct task_struct *task, int exec)
+static __noinline void add_process(struct task_struct *task, int found)
 {
-	u32 zero = 0;
-	struct process_scratch *work = bpf_map_lookup_elem(&process_scratches, &zero);
+	u32 slot = found == FOUND_BY_SEEDER;
+	struct process_scratch *work = bpf_map_lookup_elem(&process_scratches, &slot);
 	struct mm_struct *mm = task->mm;
 	struct file *file = BPF_CORE_READ(mm, exe_file);
 
@@ -227,7 +233,7 @@ static __noinline void add_process(struct task_struct *task, int exec)
 	keep_parent(work, task);
 	if (file)
 		fill_executable(work, (u64)file);
-	if (exec && mm)
+	if (found == FOUND_EXEC && mm)
 		fill_environment(work, BPF_CORE_READ(mm, env_start), BPF_CORE_READ(mm, env_end));
 	store_process(work, task);
 }
@@ -241,7 +247,7 @@ static __always_inline void inherit_process(struct task_struct *parent, struct t
 	struct process_scratch *work = bpf_map_lookup_elem(&process_scratches, &zero);
 
 	if (!known || !work) {
-		add_process(child, 0);
+		add_process(child, FOUND_RUNNING);
 		return;
 	}
 	bpf_probe_read_kernel(&work->process, sizeof(work->process), known);

@@ -34,7 +34,10 @@ _FOREVER_NS = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """Connector options; ``before_s`` None is everything still held. ``root_pid`` widens scope ``process`` to it."""
+    """Connector options; ``before_s`` None is everything still held.
+
+    ``root_pid``: only it and its children are recorded, and scope ``process`` is all of them.
+    """
 
     scope: Scope = "process"
     before_s: float | None = 10.0
@@ -98,8 +101,10 @@ def _in_scope(
         }
     if scope == "host" or firing.pid is None:
         return set(table)
-    root = newest(options.root_pid, table) if options.root_pid is not None else target
-    return descendants(root, table) if root is not None else set()
+    if options.root_pid is not None:
+        # Only the command and what it started is recorded: a table that has lost a link must not lose its records.
+        return set(table)
+    return descendants(target, table) if target is not None else set()
 
 
 def _mark_span(history: History, firing: Firing, target: ProcessKey | None, offset_ns: int) -> None:

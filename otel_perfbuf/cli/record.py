@@ -27,6 +27,7 @@ from otel_perfbuf.errors import ConfigError
 from otel_perfbuf.recorder.dump import DumpOptions
 from otel_perfbuf.recorder.recorder import FlightRecorder
 from otel_perfbuf.recorder.source import HistorySource, SourceOptions
+from otel_perfbuf.rings.saved import save_rings
 from otel_perfbuf.triggers.bound import path_fault
 from otel_perfbuf.triggers.datagram import printable
 from otel_perfbuf.triggers.firing import Firing, TriggerKind
@@ -73,8 +74,6 @@ def run(args: argparse.Namespace) -> int:
     words = args.cmd[1:] if args.cmd[:1] == ["--"] else args.cmd
     if (args.pid is None) == (not words):
         raise ConfigError("record: give either `-- CMD [ARG...]` or `-p PID`")
-    if args.save_rings is not None:
-        raise ConfigError("record --save-rings: not available in this version")
     when = set(args.on or ("exit", "error"))
     if args.pid is not None:
         when.add("always")
@@ -102,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
             environment = {**os.environ, _SOCKET_VARIABLE: str(directory / "trigger.sock")}
             if args.pid is not None:
                 source.program.follow(args.pid)
-                return _recorded(args.pid, None, when, args.window, source, output, directory)
+                code = _recorded(args.pid, None, when, args.window, source, output, directory)
+                return _saved(args.save_rings, source, code)
             child = Child.hold(path, words, environment, user)
             forward_to(child)
             try:
@@ -110,7 +110,19 @@ def run(args: argparse.Namespace) -> int:
             except BaseException:
                 child.abandon()
                 raise
-            return _recorded(child.pid, child, when, args.window, source, output, directory, words[0])
+            code = _recorded(child.pid, child, when, args.window, source, output, directory, words[0])
+            return _saved(args.save_rings, source, code)
+
+
+def _saved(directory: Path | None, source: HistorySource, code: int) -> int:
+    """Saves the rings for `PerfReader.from_file` where --save-rings asks for it; the exit code stays CMD's."""
+    if directory is not None:
+        try:
+            save_rings(source.reader, directory)
+        except OSError as error:
+            cause = error.strerror or str(error)
+            print(f"otel-perfbuf: record: saving the rings to {directory}: {cause}", file=sys.stderr)
+    return code
 
 
 def _check_process(pid: int) -> None:

@@ -75,6 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--buffers", choices=("none", "sizes", "content"), default="none", help="what buffers show (default none)")
     names = parser.add_mutually_exclusive_group()
     names.add_argument("-y", "--fd-names", action="store_true", default=True, help=argparse.SUPPRESS)
-    names.add_argument("--no-fd-names", dest="fd_names", action="store_false", help=argparse.SUPPRESS)
-    add("--save-rings", type=Path, metavar="DIR", help=argparse.SUPPRESS)
+    names.add_argument("--no-fd-names", dest="fd_names", action="store_false", help="fds as bare numbers")
+    add("--save-rings", type=Path, metavar="DIR", help="save the rings for PerfReader.from_file")
     add("cmd", nargs=argparse.REMAINDER, metavar="-- CMD [ARG...]")

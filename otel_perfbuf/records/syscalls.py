@@ -70,9 +70,7 @@ def _parameter(declaration: str) -> Parameter:
 def shipped_syscalls(machine: str) -> dict[int, Syscall]:
     """The shipped table of ``x86_64`` or ``aarch64`` by number. ConfigError for another machine."""
     if machine not in MACHINES:
-        raise ConfigError(
-            f"loading the syscall table of {machine!r}: only {' and '.join(MACHINES)} have one"
-        )
+        raise ConfigError(f"loading the syscall table of {machine!r}: only {' and '.join(MACHINES)} have one")
     found = {}
     for line in data_lines(f"syscalls_{machine}.tsv"):
         number, name, kernel_name, arguments = line.split("\t")

@@ -155,7 +155,7 @@ class ReaderBase:
         """Waits until there is enough to be woken for, and gives what all rings hold by then.
 
         At the timeout (seconds; None = none; 0 = do not wait), or the deadline (time.monotonic's seconds), it gives
-        what is there, below any watermark: an empty batch when there is nothing. A batch holds at most some 128 KiB of
+        what is there, below any watermark: an empty batch when there is nothing. A batch holds at most some 256 KiB of
         each ring; the next call gives the rest at once. Raises ReaderClosed when the reader is closed meanwhile,
         NotOverwritable when it is an overwritable one.
         """

@@ -19,9 +19,9 @@ from otel_perfbuf.rings.memory import ArenaPool
 
 __all__ = ["ForwardReadout", "MappedRing", "ReverseReadout"]
 
-# Of one ring in one batch: about a thousand records of 100 bytes, which Python handles 1.4-1.9 times faster than whole
-# rings because they stay in the cache (FACTS, drain).
-SLICE_BYTES = 128 << 10
+# Of one ring in one batch: some 2,000 records of 100 bytes. Smaller ones pay more for each call, larger ones leave the
+# cache before Python has seen them (FACTS, drain; `make bench-readers`).
+SLICE_BYTES = 256 << 10
 PERF_SAMPLE_TIME = 4
 TAIL_WORD = 1032 // 8  # of the header page, in words: data_tail (FACTS 1)
 

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * readers_libbpf.c: libbpf's perf_buffer with an empty callback, as a contender of readers.py.
+ * What it is not: ours. usage: readers_libbpf MAP_FD BYTES; for each line "N": reads N records, prints the nanoseconds.
+ * Source: libbpf.h (perf_buffer__new, perf_buffer__poll).
+ */
+#include <bpf/libbpf.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static unsigned long seen;
+
+static void on_sample(void *ctx, int cpu, void *data, __u32 size)
+{
+	(void)ctx;
+	(void)cpu;
+	(void)data;
+	(void)size;
+	seen++;
+}
+
+static long long now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+int main(int argc, char **argv)
+{
+	struct perf_buffer *buffer;
+	unsigned long wanted;
+
+	if (argc < 3)
+		return 2;
+	buffer = perf_buffer__new(atoi(argv[1]), (size_t)atol(argv[2]) / (size_t)sysconf(_SC_PAGESIZE), on_sample, NULL,
+	                          NULL, NULL);
+	if (!buffer)
+		return 1;
+	printf("ready\n");
+	fflush(stdout);
+	while (scanf("%lu", &wanted) == 1) {
+		long long begun = now_ns();
+
+		seen = 0;
+		while (seen < wanted)
+			if (perf_buffer__poll(buffer, 1000) < 0)
+				return 1;
+		printf("%lld\n", now_ns() - begun);
+		fflush(stdout);
+	}
+	perf_buffer__free(buffer);
+	return 0;
+}

@@ -13,7 +13,7 @@
 
 #if defined(__TARGET_ARCH_x86)
 
-enum { TS_COMPAT = 2 };			/* arch/x86/include/asm/thread_info.h */
+enum { TS_COMPAT = 2 }; /* arch/x86/include/asm/thread_info.h */
 
 static __always_inline int arch_is_compat(struct task_struct *task)
 {
@@ -49,7 +49,7 @@ static __always_inline void arch_arguments(struct pt_regs *regs, int compat, u64
 
 #elif defined(__TARGET_ARCH_arm64)
 
-enum { TIF_32BIT = 22 };		/* arch/arm64/include/asm/thread_info.h */
+enum { TIF_32BIT = 22 }; /* arch/arm64/include/asm/thread_info.h */
 
 static __always_inline int arch_is_compat(struct task_struct *task)
 {
@@ -74,7 +74,11 @@ static __always_inline void arch_arguments(struct pt_regs *regs, int compat, u64
 }
 
 /* An atomic whose result is used is a full barrier in the kernel's arm64 JIT; BPF has no plain one. */
-#define page_barrier(version) do { if (__sync_fetch_and_add(version, 0) == ~0ULL) barrier(); } while (0)
+#define page_barrier(version)                                  \
+	do {                                                   \
+		if (__sync_fetch_and_add(version, 0) == ~0ULL) \
+			barrier();                             \
+	} while (0)
 
 #else
 #error "no such architecture in arch.h: add its number, arguments and compat flag"

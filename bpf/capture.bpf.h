@@ -14,8 +14,8 @@
 #include "perfbuf.bpf.h"
 
 enum {
-	ARGV_STRINGS = 64,		/* argv strings captured; strace shows 32 */
-	POINTERS_COUNTED = 1024,	/* argv or envp entries counted; more is told as 65535 */
+	ARGV_STRINGS = 64,       /* argv strings captured; strace shows 32 */
+	POINTERS_COUNTED = 1024, /* argv or envp entries counted; more is told as 65535 */
 	EXTENT_MAX = 65535,
 	PAGE_BYTES = 4096,
 };
@@ -106,7 +106,7 @@ static __always_inline void capture_string(struct scratch *scratch, struct pb_ca
 }
 
 static __always_inline void capture_buffer(struct scratch *scratch, struct pb_capture *capture, u64 at, u64 length,
-					   u32 room)
+                                           u32 room)
 {
 	u8 *data = (u8 *)(capture + 1);
 	u32 bytes = length < room ? length : room;
@@ -131,7 +131,7 @@ static __always_inline void capture_buffer(struct scratch *scratch, struct pb_ca
 
 /* How many bytes the rule's memory has; < 0: nothing to capture. */
 static __always_inline s64 capture_length(const volatile struct pb_capture_rule *rule, const struct captured_call *call,
-					  u32 *fault)
+                                          u32 *fault)
 {
 	u32 argument = rule->length, word = 0;
 
@@ -142,7 +142,7 @@ static __always_inline s64 capture_length(const volatile struct pb_capture_rule 
 		return call->result;
 	case PB_LENGTH_POINTER:
 		if (call->result < 0 || argument >= 6 || !call->args[argument])
-			return -1;	/* the kernel writes a value-result length on success only */
+			return -1; /* the kernel writes a value-result length on success only */
 		if (bpf_probe_read_user(&word, sizeof(word), (void *)call->args[argument]))
 			*fault = 1;
 		return word;

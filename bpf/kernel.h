@@ -21,9 +21,9 @@ typedef __s64 s64;
 #define NULL ((void *)0)
 #endif
 
-enum { ENOENT = 2, ENOSPC = 28 };	/* asm-generic/errno-base.h */
-enum { SIGKILL = 9, SIGNAL_GROUP_EXIT = 4 };	/* asm-generic/signal.h, linux/sched/signal.h */
-enum { PF_KTHREAD = 0x00200000 };	/* linux/sched.h */
+enum { ENOENT = 2, ENOSPC = 28 };            /* asm-generic/errno-base.h */
+enum { SIGKILL = 9, SIGNAL_GROUP_EXIT = 4 }; /* asm-generic/signal.h, linux/sched/signal.h */
+enum { PF_KTHREAD = 0x00200000 };            /* linux/sched.h */
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -91,12 +91,12 @@ struct signal_struct {
 };
 
 struct kernfs_node {
-	struct kernfs_node *__parent;	/* Linux 6.15 */
+	struct kernfs_node *__parent; /* Linux 6.15 */
 	u64 id;
 };
 
 struct kernfs_node___parent {
-	struct kernfs_node *parent;	/* before */
+	struct kernfs_node *parent; /* before */
 };
 
 struct cgroup {
@@ -109,7 +109,7 @@ struct css_set {
 
 struct thread_info {
 	unsigned long flags;
-	u32 status;			/* x86 only */
+	u32 status; /* x86 only */
 };
 
 struct task_struct {
@@ -127,7 +127,7 @@ struct task_struct {
 	char comm[16];
 	struct signal_struct *signal;
 	struct css_set *cgroups;
-	void *bpf_storage;		/* all task storages of the task */
+	void *bpf_storage; /* all task storages of the task */
 };
 
 union __sifields {

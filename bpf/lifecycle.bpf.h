@@ -10,14 +10,14 @@
 #include "page.bpf.h"
 
 enum { EXECUTABLE_CAPTURE_BYTES = 512 };
-enum { SIGNAL_DELIVERED = 0, SIGNAL_LOSE_INFO = 4 };	/* TRACE_SIGNAL_*, trace/events/signal.h */
+enum { SIGNAL_DELIVERED = 0, SIGNAL_LOSE_INFO = 4 }; /* TRACE_SIGNAL_*, trace/events/signal.h */
 enum { SI_USER_CODE = 0, SI_KERNEL_CODE = 0x80 };
 enum { ALERT_EXIT_NONE, ALERT_EXIT_NONZERO, ALERT_EXIT_LIST };
 
 /* Which process ends go to `alerts`: bit N of the mask = killed by signal N. */
 const volatile u64 alert_signals_mask = 0;
 const volatile u8 alert_exit_codes = ALERT_EXIT_NONE;
-const volatile u64 alert_exit_list[4] = {};	/* bit N = exit code N */
+const volatile u64 alert_exit_list[4] = {}; /* bit N = exit code N */
 const volatile u8 alert_all = 0;
 
 /* Forward, wakes at once: struct pb_alert. */
@@ -58,7 +58,7 @@ static __always_inline void send_alert(void *ctx, struct page *page, s32 status,
 }
 
 static __always_inline void add_fork(void *ctx, struct page *page, struct task_struct *parent,
-				     struct task_struct *child, u64 now)
+                                     struct task_struct *child, u64 now)
 {
 	struct pb_fork *fork = page_room(ctx, page, parent, sizeof(*fork), now);
 
@@ -163,7 +163,7 @@ int BPF_PROG(perfbuf_exec, struct task_struct *task, s32 old_tid, struct linux_b
 	if (!is_recorded(flags))
 		flags &= ~PB_PAGE_OPEN;
 	if (page->sample.tid != task->pid)
-		flush_page(ctx, page, task, bpf_ktime_get_ns());	/* those records were of the old thread id */
+		flush_page(ctx, page, task, bpf_ktime_get_ns()); /* those records were of the old thread id */
 	page_begin(page);
 	page->head.flags = flags;
 	page->sample.tid = task->pid;
@@ -180,7 +180,7 @@ int BPF_PROG(perfbuf_exec, struct task_struct *task, s32 old_tid, struct linux_b
  * delivery takes: it cannot come first. May run in an interrupt. */
 SEC("tp_btf/signal_generate")
 int BPF_PROG(perfbuf_signal_generate, int number, struct kernel_siginfo *info, struct task_struct *task, int group,
-	     int result)
+             int result)
 {
 	struct page *page;
 	u32 sender[2] = {};
@@ -191,11 +191,11 @@ int BPF_PROG(perfbuf_signal_generate, int number, struct kernel_siginfo *info, s
 	page = bpf_task_storage_get(&pages, task, NULL, 0);
 	if (!page)
 		return 0;
-	if (!info) {			/* SEND_SIG_NOINFO */
+	if (!info) { /* SEND_SIG_NOINFO */
 		code = SI_USER_CODE;
 		sender[0] = bpf_get_current_pid_tgid() >> 32;
 		sender[1] = bpf_get_current_uid_gid();
-	} else if ((unsigned long)info > 1) {	/* 1: SEND_SIG_PRIV */
+	} else if ((unsigned long)info > 1) { /* 1: SEND_SIG_PRIV */
 		bpf_probe_read_kernel(&code, sizeof(code), &info->si_code);
 		bpf_probe_read_kernel(sender, sizeof(sender), &info->_sifields);
 	}
@@ -252,7 +252,7 @@ int BPF_PROG(perfbuf_signal_deliver, int number, struct kernel_siginfo *info)
 		signal->has_info = 1;
 	}
 	if (page->head.has_kill == number)
-		page->head.has_kill = 0;	/* told; a later death by the same signal is another one */
+		page->head.has_kill = 0; /* told; a later death by the same signal is another one */
 	page_added(page, sizeof(*signal), 1, now);
 	page_end(page);
 	if (forward)
@@ -329,7 +329,7 @@ int perfbuf_oom_kill(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct scratch *scratch = get_scratch();
 	u64 victim = ctx->args[0], *start;
-	struct pb_process_key key = {.tgid = victim};
+	struct pb_process_key key = { .tgid = victim };
 	struct pb_process *process = NULL;
 	struct pb_oom_kill *kill;
 

@@ -42,7 +42,8 @@ struct page {
 };
 
 _Static_assert(PAGE_MASK_BYTES >= PB_PAGE_RECORD_BYTES &&
-	       PAGE_MASK_BYTES - 1 + COPY_BYTES <= PB_PAGE_RECORD_BYTES + PAGE_SLACK_BYTES, "a masked copy stays inside");
+                       PAGE_MASK_BYTES - 1 + COPY_BYTES <= PB_PAGE_RECORD_BYTES + PAGE_SLACK_BYTES,
+               "a masked copy stays inside");
 _Static_assert(sizeof(struct pb_syscall) <= PAGE_SLACK_BYTES, "a whole record fits behind a full page");
 
 /* A thread's own page; gone with the thread. */
@@ -222,7 +223,7 @@ static __always_inline void send_again(void *ctx, struct page *page, u64 now)
 		return;
 	page->sent.kind = PB_SAMPLE_AGAIN;
 	page->sent.records = 0;
-	page->sent.sent_ns = now - 1;	/* the thread's page behind it is newer */
+	page->sent.sent_ns = now - 1; /* the thread's page behind it is newer */
 	send_sample(ctx, &history, &page->sent, bytes);
 }
 
@@ -249,7 +250,7 @@ static __always_inline void page_added(struct page *page, u32 bytes, u32 owned, 
 }
 
 static __always_inline void fill_record(struct pb_record *record, u32 bytes, u8 kind, u8 flags, u64 sequence,
-					u64 time_ns)
+                                        u64 time_ns)
 {
 	record->bytes = bytes;
 	record->kind = kind;

@@ -14,8 +14,8 @@
 #include "arch.h"
 #include "records.h"
 
-#define RECORD_LIMIT (PB_SAMPLE_MAX_BYTES - sizeof(struct pb_sample))	/* the largest record that can be sent */
-#define CAPTURE_LIMIT 4096						/* the largest capture */
+#define RECORD_LIMIT (PB_SAMPLE_MAX_BYTES - sizeof(struct pb_sample)) /* the largest record that can be sent */
+#define CAPTURE_LIMIT 4096                                            /* the largest capture */
 
 /* The agent itself: never recorded. */
 const volatile u32 agent_tgid = 0;
@@ -40,9 +40,9 @@ struct scratch {
 	struct pb_sample sample;
 	u8 record[RECORD_LIMIT];
 	u8 slack[2 * CAPTURE_LIMIT + 64];
-	u32 at;				/* where the next capture begins in .record */
-	u32 captures;			/* how many there are */
-	u64 now;			/* when its event happened */
+	u32 at;       /* where the next capture begins in .record */
+	u32 captures; /* how many there are */
+	u64 now;      /* when its event happened */
 	struct captured_call call;
 };
 

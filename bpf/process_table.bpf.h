@@ -11,10 +11,10 @@
 
 enum {
 	PATH_COMPONENTS = 48,
-	NAME_BYTES = 255,		/* NAME_MAX */
+	NAME_BYTES = 255, /* NAME_MAX */
 	CGROUP_DEPTH = 16,
-	ENVIRONMENT_STRINGS = 256,	/* environment strings looked at */
-	ENVIRONMENT_CHUNK = 256,	/* longest piece of one read at a time */
+	ENVIRONMENT_STRINGS = 256, /* environment strings looked at */
+	ENVIRONMENT_CHUNK = 256,   /* longest piece of one read at a time */
 };
 
 /* (tgid, start_time of the leader) -> the process; the oldest unused goes first. */
@@ -39,15 +39,15 @@ struct process_scratch {
 	u64 chunk[ENVIRONMENT_CHUNK / 8];
 	u32 environment_bytes;
 	u64 environment_at;
-	u32 inside;			/* the next piece goes on with a string */
-	u32 keep;			/* that string is kept */
+	u32 inside; /* the next piece goes on with a string */
+	u32 keep;   /* that string is kept */
 };
 
 /* How a process came to be known; says where its entry is made, too. */
 enum process_found {
-	FOUND_RUNNING = 0,		/* seen by a tracepoint, preemption off */
-	FOUND_EXEC = 1,			/* current has just executed its program: its memory is the new one */
-	FOUND_BY_SEEDER = 2,		/* by the iterator, which a tracepoint on the same CPU may interrupt */
+	FOUND_RUNNING = 0,   /* seen by a tracepoint, preemption off */
+	FOUND_EXEC = 1,      /* current has just executed its program: its memory is the new one */
+	FOUND_BY_SEEDER = 2, /* by the iterator, which a tracepoint on the same CPU may interrupt */
 };
 
 /* A process entry being made: too large for the stack. [0] for tracepoints, [1] for the seeder. */
@@ -60,7 +60,7 @@ struct {
 
 static __always_inline struct pb_process_key process_key(struct task_struct *task)
 {
-	struct pb_process_key key = {.tgid = task->tgid, .start_ns = task->group_leader->start_time};
+	struct pb_process_key key = { .tgid = task->tgid, .start_ns = task->group_leader->start_time };
 
 	return key;
 }
@@ -143,15 +143,16 @@ static __always_inline int add_environment(struct process_scratch *work)
 	bytes = got;
 	if (!work->inside)
 		keep = is_resource_variable(work->chunk);
-	work->inside = bytes == ENVIRONMENT_CHUNK;	/* cut: its last byte is the helper's NUL, not the string's */
+	work->inside = bytes == ENVIRONMENT_CHUNK; /* cut: its last byte is the helper's NUL, not the string's */
 	bytes -= work->inside & 1;
 	work->environment_at += bytes;
 	work->keep = keep;
 	if (keep && used < PB_ENVIRONMENT_BYTES) {
 		work->environment_bytes = used + bytes;
-		barrier_var(used);	/* Linux 6.1's verifier forgets the bound when the compiler spills the value */
+		barrier_var(used); /* Linux 6.1's verifier forgets the bound when the compiler spills the value */
 		used &= PB_ENVIRONMENT_BYTES - 1;
-		bpf_probe_read_kernel(work->process.environment + used, bytes & (2 * ENVIRONMENT_CHUNK - 1), work->chunk);
+		bpf_probe_read_kernel(work->process.environment + used, bytes & (2 * ENVIRONMENT_CHUNK - 1),
+		                      work->chunk);
 	}
 	return 1;
 }
@@ -193,7 +194,7 @@ static __always_inline void fill_identity(struct pb_process *process, struct tas
 	process->reserved = 0;
 	bpf_probe_read_kernel(process->comm, sizeof(process->comm), task->comm);
 	bpf_probe_read_kernel(&process->namespace_pid, sizeof(u32),
-			      (void *)pid + bpf_core_field_offset(struct pid, numbers) + level * sizeof(struct upid));
+	                      (void *)pid + bpf_core_field_offset(struct pid, numbers) + level * sizeof(struct upid));
 }
 
 static __always_inline void store_process(struct process_scratch *work, struct task_struct *task)

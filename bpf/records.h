@@ -33,11 +33,11 @@ typedef long long int64_t;
 
 enum pb_limits {
 	PB_VERSION = 1,
-	PB_PAGE_RECORD_BYTES = 960,	/* records a thread page holds, in bytes */
-	PB_SAMPLE_MAX_BYTES = 8192,	/* the largest sample any program sends */
+	PB_PAGE_RECORD_BYTES = 960, /* records a thread page holds, in bytes */
+	PB_SAMPLE_MAX_BYTES = 8192, /* the largest sample any program sends */
 	PB_COMM_BYTES = 16,
-	PB_SYSCALLS = 512,		/* numbers 0..511 have a row in the tables */
-	PB_CAPTURES = 4,		/* captured arguments a syscall can have */
+	PB_SYSCALLS = 512, /* numbers 0..511 have a row in the tables */
+	PB_CAPTURES = 4,   /* captured arguments a syscall can have */
 	PB_EXECUTABLE_BYTES = 256,
 	PB_ENVIRONMENT_BYTES = 512,
 };
@@ -47,48 +47,48 @@ enum pb_limits {
 enum pb_sample_kind { PB_SAMPLE_PAGE = 1, PB_SAMPLE_SINGLE = 2, PB_SAMPLE_AGAIN = 3 };
 
 struct pb_sample {
-	uint8_t version;		/* PB_VERSION */
-	uint8_t kind;			/* enum pb_sample_kind */
-	uint16_t bytes;			/* this header and all records: the kernel pads, we do not */
-	uint32_t records;		/* records that own a sequence (PB_RECORD_ENTRY does not) */
-	uint32_t tid;			/* of the initial pid namespace, as all ids here */
+	uint8_t version;  /* PB_VERSION */
+	uint8_t kind;     /* enum pb_sample_kind */
+	uint16_t bytes;   /* this header and all records: the kernel pads, we do not */
+	uint32_t records; /* records that own a sequence (PB_RECORD_ENTRY does not) */
+	uint32_t tid;     /* of the initial pid namespace, as all ids here */
 	uint32_t tgid;
-	uint64_t instance;		/* when the thread's page was made: tells reused thread ids apart */
-	uint64_t process_start_ns;	/* start_time of the thread group's leader: with tgid the process's key */
-	uint64_t sent_ns;		/* when it was sent; in the iterator's output when its last record ended */
-	uint64_t ring_records;		/* records ever sent to this CPU's ring before this sample */
-	uint8_t comm[PB_COMM_BYTES];	/* thread.name, NUL-terminated */
+	uint64_t instance;           /* when the thread's page was made: tells reused thread ids apart */
+	uint64_t process_start_ns;   /* start_time of the thread group's leader: with tgid the process's key */
+	uint64_t sent_ns;            /* when it was sent; in the iterator's output when its last record ended */
+	uint64_t ring_records;       /* records ever sent to this CPU's ring before this sample */
+	uint8_t comm[PB_COMM_BYTES]; /* thread.name, NUL-terminated */
 };
 
 enum pb_record_kind {
-	PB_RECORD_SYSCALL = 1,		/* struct pb_syscall */
-	PB_RECORD_ENTRY = 2,		/* struct pb_record + captures: what was captured at enter for the
+	PB_RECORD_SYSCALL = 1,  /* struct pb_syscall */
+	PB_RECORD_ENTRY = 2,    /* struct pb_record + captures: what was captured at enter for the
 					 * syscall record of the same (instance, sequence); owns no sequence */
-	PB_RECORD_SIGNAL = 3,		/* struct pb_signal: delivered to this thread */
-	PB_RECORD_EXEC = 4,		/* struct pb_exec */
-	PB_RECORD_FORK = 5,		/* struct pb_fork */
-	PB_RECORD_EXIT = 6,		/* struct pb_exit: the process's end, written by its last thread */
-	PB_RECORD_OOM_KILL = 7,		/* struct pb_oom_kill */
-	PB_RECORD_LOST = 8,		/* struct pb_lost: made by the reader, never by a program */
+	PB_RECORD_SIGNAL = 3,   /* struct pb_signal: delivered to this thread */
+	PB_RECORD_EXEC = 4,     /* struct pb_exec */
+	PB_RECORD_FORK = 5,     /* struct pb_fork */
+	PB_RECORD_EXIT = 6,     /* struct pb_exit: the process's end, written by its last thread */
+	PB_RECORD_OOM_KILL = 7, /* struct pb_oom_kill */
+	PB_RECORD_LOST = 8,     /* struct pb_lost: made by the reader, never by a program */
 };
 
 enum pb_record_flags {
-	PB_FLAG_EXIT_ONLY = 1,		/* sys_exit without sys_enter: denied before entry */
-	PB_FLAG_BEGAN_BEFORE = 2,	/* the call began before recording: no start, no duration */
-	PB_FLAG_NO_RETURN = 4,		/* exit, exit_group: complete without a result */
-	PB_FLAG_IN_FLIGHT = 8,		/* set by the C core on a page's open call */
-	PB_FLAG_COMPAT = 16,		/* a 32-bit call: its number is of another table */
+	PB_FLAG_EXIT_ONLY = 1,    /* sys_exit without sys_enter: denied before entry */
+	PB_FLAG_BEGAN_BEFORE = 2, /* the call began before recording: no start, no duration */
+	PB_FLAG_NO_RETURN = 4,    /* exit, exit_group: complete without a result */
+	PB_FLAG_IN_FLIGHT = 8,    /* set by the C core on a page's open call */
+	PB_FLAG_COMPAT = 16,      /* a 32-bit call: its number is of another table */
 };
 
 struct pb_record {
-	uint16_t bytes;			/* header, body, captures: a multiple of 8 */
-	uint8_t kind;			/* enum pb_record_kind */
-	uint8_t flags;			/* enum pb_record_flags */
-	uint16_t cpu;			/* where it was finished */
-	uint8_t arguments;		/* pb_syscall: how many of args[] are present (0..6) */
-	uint8_t captures;		/* how many struct pb_capture follow */
-	uint64_t sequence;		/* per instance, from 1, given when the event began */
-	uint64_t time_ns;		/* when it began */
+	uint16_t bytes;    /* header, body, captures: a multiple of 8 */
+	uint8_t kind;      /* enum pb_record_kind */
+	uint8_t flags;     /* enum pb_record_flags */
+	uint16_t cpu;      /* where it was finished */
+	uint8_t arguments; /* pb_syscall: how many of args[] are present (0..6) */
+	uint8_t captures;  /* how many struct pb_capture follow */
+	uint64_t sequence; /* per instance, from 1, given when the event began */
+	uint64_t time_ns;  /* when it began */
 };
 
 /* A finished call, and (in pb_page_head) the open one. args[] is cut to .arguments in a sample:
@@ -105,27 +105,27 @@ struct pb_syscall {
 /* Bytes of the process's memory, behind a record's fixed part. `bytes` data bytes follow, padded to 8. */
 enum pb_capture_kind {
 	PB_CAPTURE_NONE = 0,
-	PB_CAPTURE_STRING = 1,		/* NUL-terminated in memory; the NUL is not captured */
-	PB_CAPTURE_BUFFER = 2,		/* `extent` bytes long in memory */
-	PB_CAPTURE_SOCKADDR = 3,	/* extent = the length that the caller or the kernel gave */
-	PB_CAPTURE_WORD = 4,		/* 4 bytes behind a pointer (socklen_t, int) */
-	PB_CAPTURE_STRUCT = 5,		/* a struct of fixed size */
-	PB_CAPTURE_STRINGS = 6,		/* argv: strings, each with its NUL; extent = how many there are in all */
-	PB_CAPTURE_COUNT = 7,		/* envp: no bytes, extent = how many */
+	PB_CAPTURE_STRING = 1,   /* NUL-terminated in memory; the NUL is not captured */
+	PB_CAPTURE_BUFFER = 2,   /* `extent` bytes long in memory */
+	PB_CAPTURE_SOCKADDR = 3, /* extent = the length that the caller or the kernel gave */
+	PB_CAPTURE_WORD = 4,     /* 4 bytes behind a pointer (socklen_t, int) */
+	PB_CAPTURE_STRUCT = 5,   /* a struct of fixed size */
+	PB_CAPTURE_STRINGS = 6,  /* argv: strings, each with its NUL; extent = how many there are in all */
+	PB_CAPTURE_COUNT = 7,    /* envp: no bytes, extent = how many */
 };
 
 enum pb_capture_flags {
-	PB_CAPTURE_CUT = 1,		/* more bytes were there than were captured */
-	PB_CAPTURE_FAULT = 2,		/* the memory could not be read: no bytes */
+	PB_CAPTURE_CUT = 1,   /* more bytes were there than were captured */
+	PB_CAPTURE_FAULT = 2, /* the memory could not be read: no bytes */
 };
 
 struct pb_capture {
-	uint8_t argument;		/* 0..5 */
-	uint8_t kind;			/* enum pb_capture_kind */
-	uint8_t flags;			/* enum pb_capture_flags */
+	uint8_t argument; /* 0..5 */
+	uint8_t kind;     /* enum pb_capture_kind */
+	uint8_t flags;    /* enum pb_capture_flags */
 	uint8_t reserved;
-	uint16_t bytes;			/* data bytes that follow, without padding */
-	uint16_t extent;		/* see the kind; 65535 = that or more */
+	uint16_t bytes;  /* data bytes that follow, without padding */
+	uint16_t extent; /* see the kind; 65535 = that or more */
 };
 
 struct pb_signal {
@@ -133,25 +133,25 @@ struct pb_signal {
 	int32_t number;
 	int32_t code;
 	int32_t error;
-	uint32_t has_info;		/* 0: the kernel gave no siginfo */
-	uint8_t fields[32];		/* the first bytes of siginfo's union _sifields */
+	uint32_t has_info;  /* 0: the kernel gave no siginfo */
+	uint8_t fields[32]; /* the first bytes of siginfo's union _sifields */
 };
 
-struct pb_exec {			/* captures: argument 0 = the path that was asked for */
+struct pb_exec { /* captures: argument 0 = the path that was asked for */
 	struct pb_record record;
-	uint32_t old_tid;		/* differs when a thread that was not the leader called exec */
+	uint32_t old_tid; /* differs when a thread that was not the leader called exec */
 	uint32_t reserved;
 };
 
 struct pb_fork {
 	struct pb_record record;
 	uint32_t child_tid;
-	uint32_t child_tgid;		/* another one than the parent's: a process, not a thread */
+	uint32_t child_tgid; /* another one than the parent's: a process, not a thread */
 };
 
 struct pb_exit {
 	struct pb_record record;
-	int32_t status;			/* a wait status: (code << 8) or signal | 128 when it dumped core */
+	int32_t status; /* a wait status: (code << 8) or signal | 128 when it dumped core */
 	uint32_t reserved;
 };
 
@@ -169,33 +169,33 @@ enum pb_lost_reason { PB_LOST_OVERWRITTEN = 1, PB_LOST_NO_SPACE = 2, PB_LOST_MAL
 struct pb_lost {
 	struct pb_record record;
 	uint64_t count;
-	uint32_t reason;		/* enum pb_lost_reason */
+	uint32_t reason; /* enum pb_lost_reason */
 	uint32_t reserved;
 };
 
 /* ---- a thread's page, in task storage ---- */
 
 enum pb_page_flags {
-	PB_PAGE_TARGET = 1,		/* recorded */
-	PB_PAGE_EXCLUDED = 2,		/* looked at and not recorded */
-	PB_PAGE_WAIT_EXEC = 4,		/* a target from its next execve on */
-	PB_PAGE_OPEN = 8,		/* .open is a call in flight */
-	PB_PAGE_FRESH = 16,		/* made at fork: the first sys_exit is the clone's child side */
-	PB_PAGE_TORN = 32,		/* iterator only: it changed during every try */
-	PB_PAGE_ENTERED = 64,		/* a sys_enter was seen: an exit without one is a denial */
+	PB_PAGE_TARGET = 1,    /* recorded */
+	PB_PAGE_EXCLUDED = 2,  /* looked at and not recorded */
+	PB_PAGE_WAIT_EXEC = 4, /* a target from its next execve on */
+	PB_PAGE_OPEN = 8,      /* .open is a call in flight */
+	PB_PAGE_FRESH = 16,    /* made at fork: the first sys_exit is the clone's child side */
+	PB_PAGE_TORN = 32,     /* iterator only: it changed during every try */
+	PB_PAGE_ENTERED = 64,  /* a sys_enter was seen: an exit without one is a denial */
 };
 
 struct pb_page_head {
-	uint32_t flags;			/* enum pb_page_flags */
-	uint32_t used;			/* bytes of records behind the sample header */
-	uint64_t version;		/* odd while the thread writes */
-	uint64_t last_sequence;		/* given last */
-	uint64_t seen_ns;		/* iterator only: when it was read */
+	uint32_t flags;         /* enum pb_page_flags */
+	uint32_t used;          /* bytes of records behind the sample header */
+	uint64_t version;       /* odd while the thread writes */
+	uint64_t last_sequence; /* given last */
+	uint64_t seen_ns;       /* iterator only: when it was read */
 	/* the last signal's sender, from signal_generate: a fatal signal's delivery carries no siginfo */
 	int32_t kill_code;
 	uint32_t kill_pid;
 	uint32_t kill_uid;
-	uint32_t has_kill;		/* that signal's number; 0: none */
+	uint32_t has_kill; /* that signal's number; 0: none */
 	struct pb_syscall open;
 };
 
@@ -205,34 +205,35 @@ struct pb_page_head {
 struct pb_process_key {
 	uint32_t tgid;
 	uint32_t reserved;
-	uint64_t start_ns;		/* start_time of the leader */
+	uint64_t start_ns; /* start_time of the leader */
 };
 
 struct pb_process {
 	uint32_t parent_tgid;
-	uint32_t namespace_pid;		/* tgid as its own pid namespace sees it */
+	uint32_t namespace_pid; /* tgid as its own pid namespace sees it */
 	uint64_t start_ns;
 	uint64_t cgroup_id;
-	uint64_t exit_ns;		/* 0: alive */
-	int32_t exit_status;		/* a wait status */
+	uint64_t exit_ns;    /* 0: alive */
+	int32_t exit_status; /* a wait status */
 	uint32_t uid;
 	uint8_t comm[PB_COMM_BYTES];
-	uint16_t executable_bytes;	/* of .executable, without a NUL; it ends at the array's end or is cut in front */
+	uint16_t executable_bytes; /* of .executable, without a NUL; it ends at the array's end or is cut in front */
 	uint16_t environment_bytes;
 	uint32_t reserved;
-	uint8_t executable[PB_EXECUTABLE_BYTES];	/* absolute path, as the root mount namespace sees it */
-	uint8_t environment[PB_ENVIRONMENT_BYTES];	/* OTEL_SERVICE_NAME=, OTEL_RESOURCE_ATTRIBUTES=: strings, each with its NUL */
+	uint8_t executable[PB_EXECUTABLE_BYTES]; /* absolute path, as the root mount namespace sees it */
+	uint8_t environment
+		[PB_ENVIRONMENT_BYTES]; /* OTEL_SERVICE_NAME=, OTEL_RESOURCE_ATTRIBUTES=: strings, each with its NUL */
 };
 
 /* map `stats` (per-CPU array, one element) */
 struct pb_stats {
-	uint64_t ring_records;		/* records ever sent to this CPU's ring */
-	uint64_t lost_no_page;		/* events that found no page */
-	uint64_t lost_no_space;		/* records in failed outputs: -ENOSPC */
-	uint64_t lost_no_ring;		/* -ENOENT: no ring in the map for this CPU */
+	uint64_t ring_records;  /* records ever sent to this CPU's ring */
+	uint64_t lost_no_page;  /* events that found no page */
+	uint64_t lost_no_space; /* records in failed outputs: -ENOSPC */
+	uint64_t lost_no_ring;  /* -ENOENT: no ring in the map for this CPU */
 	uint64_t lost_other;
-	uint64_t lost_process;		/* entries that `processes` had no room for */
-	uint64_t lost_alerts;		/* process ends that `alerts` had no room or no ring for */
+	uint64_t lost_process; /* entries that `processes` had no room for */
+	uint64_t lost_alerts;  /* process ends that `alerts` had no room or no ring for */
 };
 
 /* rodata `syscalls[PB_SYSCALLS]`, made by otel_perfbuf.records from the syscall tables */
@@ -240,36 +241,36 @@ enum pb_capture_when {
 	PB_AT_EXIT = 0,
 	PB_AT_ENTER = 1,
 	PB_AT_BOTH = 2,
-	PB_AT_SUCCESS = 3,		/* at exit, when the result is not negative: an output; counts in exit_rules */
+	PB_AT_SUCCESS = 3, /* at exit, when the result is not negative: an output; counts in exit_rules */
 };
 
-enum pb_capture_length {		/* how many bytes a BUFFER or SOCKADDR has */
-	PB_LENGTH_FIXED = 0,		/* .length itself */
-	PB_LENGTH_ARGUMENT = 1,		/* the value of argument number .length */
-	PB_LENGTH_RESULT = 2,		/* the result, when it is not negative */
-	PB_LENGTH_POINTER = 3,		/* the 32-bit word that argument number .length points to */
+enum pb_capture_length {                         /* how many bytes a BUFFER or SOCKADDR has */
+	                 PB_LENGTH_FIXED = 0,    /* .length itself */
+	                 PB_LENGTH_ARGUMENT = 1, /* the value of argument number .length */
+	                 PB_LENGTH_RESULT = 2,   /* the result, when it is not negative */
+	                 PB_LENGTH_POINTER = 3,  /* the 32-bit word that argument number .length points to */
 };
 
 struct pb_capture_rule {
-	uint8_t kind;			/* enum pb_capture_kind; NONE ends the list */
+	uint8_t kind; /* enum pb_capture_kind; NONE ends the list */
 	uint8_t argument;
-	uint8_t when;			/* enum pb_capture_when */
-	uint8_t length_from;		/* enum pb_capture_length */
+	uint8_t when;        /* enum pb_capture_when */
+	uint8_t length_from; /* enum pb_capture_length */
 	uint16_t length;
-	uint16_t max_bytes;		/* captured at most; <= 4096 */
+	uint16_t max_bytes; /* captured at most; <= 4096 */
 };
 
 enum pb_syscall_flags {
-	PB_SYSCALL_RECORDED = 1,	/* else it is filtered out before anything is written */
+	PB_SYSCALL_RECORDED = 1, /* else it is filtered out before anything is written */
 	PB_SYSCALL_NO_RETURN = 2,
-	PB_SYSCALL_EXEC = 4,		/* execve, execveat */
+	PB_SYSCALL_EXEC = 4, /* execve, execveat */
 };
 
 struct pb_syscall_rule {
-	uint8_t arguments;		/* 0..6 */
-	uint8_t flags;			/* enum pb_syscall_flags */
-	uint8_t enter_rules;		/* how many rules have something to do at enter */
-	uint8_t exit_rules;		/* ... at exit */
+	uint8_t arguments;   /* 0..6 */
+	uint8_t flags;       /* enum pb_syscall_flags */
+	uint8_t enter_rules; /* how many rules have something to do at enter */
+	uint8_t exit_rules;  /* ... at exit */
 	uint32_t reserved;
 	struct pb_capture_rule captures[PB_CAPTURES];
 };
@@ -277,11 +278,11 @@ struct pb_syscall_rule {
 /* sample of the perf map `alerts` (forward, wakeup_events=1): a target process ended, see rodata alert_* */
 struct pb_alert {
 	uint64_t time_ns;
-	uint64_t instance;		/* of the thread that ended last */
+	uint64_t instance; /* of the thread that ended last */
 	uint64_t process_start_ns;
 	uint32_t tgid;
 	uint32_t tid;
-	int32_t status;			/* a wait status */
+	int32_t status; /* a wait status */
 	uint32_t reserved;
 	uint8_t comm[PB_COMM_BYTES];
 };

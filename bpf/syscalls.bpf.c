@@ -38,7 +38,7 @@ static __always_inline int waits_for(u32 flags, u64 number)
 
 /* Begins the call in the page's fixed place. 0: it is filtered out. */
 static __always_inline int fill_open(struct page *page, struct task_struct *task, struct pt_regs *regs, u64 number,
-				     u8 flags)
+                                     u8 flags)
 {
 	struct pb_syscall *open = &page->head.open;
 	u32 arguments = 6, exit_rules = 0;
@@ -62,7 +62,7 @@ static __always_inline int fill_open(struct page *page, struct task_struct *task
 	open->record.arguments = arguments;
 	open->record.sequence = page->head.last_sequence + 1;
 	open->number = number;
-	open->reserved = exit_rules;	/* for sys_exit; records have 0 here */
+	open->reserved = exit_rules; /* for sys_exit; records have 0 here */
 	arch_arguments(regs, compat, open->args);
 	page->head.last_sequence++;
 	return 1;
@@ -177,8 +177,7 @@ static __noinline int open_at_exit(struct page *page, struct pt_regs *regs, s64 
 	page->head.flags = (flags & ~PB_PAGE_FRESH) | PB_PAGE_ENTERED;
 	if (fresh || number < 0)
 		return 0;
-	if (!fill_open(page, task, regs, number,
-		       flags & PB_PAGE_ENTERED ? PB_FLAG_EXIT_ONLY : PB_FLAG_BEGAN_BEFORE))
+	if (!fill_open(page, task, regs, number, flags & PB_PAGE_ENTERED ? PB_FLAG_EXIT_ONLY : PB_FLAG_BEGAN_BEFORE))
 		return 0;
 	page->head.open.record.time_ns = now;
 	return 1;
@@ -193,7 +192,7 @@ static __noinline void forget_exec(struct page *page, u64 now)
 	page->head.last_sequence = 0;
 	page->sample.records = 0;
 	page->sent.bytes = 0;
-	page->sample.instance = new_instance(now);	/* an ENTRY record that went alone is of the old one */
+	page->sample.instance = new_instance(now); /* an ENTRY record that went alone is of the old one */
 	page_end(page);
 }
 

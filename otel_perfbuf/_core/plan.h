@@ -16,61 +16,61 @@
 
 /* How an argument (or a result) is shown; strace's form. */
 enum pb_argument_kind {
-	PB_ARG_SIGNED = 0,		/* 32-bit int */
-	PB_ARG_UNSIGNED,		/* 32-bit unsigned */
-	PB_ARG_LONG,			/* 64-bit signed */
-	PB_ARG_ULONG,			/* 64-bit unsigned, decimal */
-	PB_ARG_HEX,			/* 0x..., 0 as 0 */
-	PB_ARG_POINTER,			/* 0x..., 0 as NULL */
-	PB_ARG_FD,			/* int */
-	PB_ARG_DIRFD,			/* AT_FDCWD or int */
-	PB_ARG_STRING,			/* captured string, quoted; without capture the address */
-	PB_ARG_PATH,			/* the same, never cut by string_bytes */
-	PB_ARG_BUFFER,			/* captured bytes, quoted; without capture the address */
-	PB_ARG_STRINGS,			/* argv: ["a", "b"] */
-	PB_ARG_ENVIRONMENT,		/* 0x7ff... followed by a comment with the count: "N vars" */
-	PB_ARG_FLAGS,			/* table: bits joined by | ; unknown rest in hex; the table's zero name, or 0 */
-	PB_ARG_FLAGS_VALUE,		/* table: the bits under .mask are a value (O_ACCMODE, SOCK_TYPE), then flags */
-	PB_ARG_ENUM,			/* table: one name, else number with a comment as strace prints it */
-	PB_ARG_MODE,			/* octal 0644 */
-	PB_ARG_OPEN_MODE,		/* octal, shown only when an earlier flags argument has O_CREAT or O_TMPFILE */
-	PB_ARG_SIGNAL,			/* SIGTERM */
-	PB_ARG_SOCKADDR,		/* captured {sa_family=AF_INET, ...} */
-	PB_ARG_LENGTH_POINTER,		/* captured words at enter and exit: [128 => 16] or [16] */
-	PB_ARG_WORD_POINTER,		/* captured word at exit: [5] */
-	PB_ARG_STRUCT,			/* captured struct, .table = index into the plan's structs; else the address */
-	PB_ARG_OFFSET,			/* 64-bit signed */
-	PB_ARG_HIDDEN,			/* not shown (padding arguments) */
-	PB_ARG_WAIT_STATUS,		/* captured word at exit: [{WIFEXITED(s) && WEXITSTATUS(s) == 1}] */
-	PB_ARG_FD_PAIR,			/* captured struct of two ints at exit: [3, 4] */
-	PB_ARG_CLONE_FLAGS,		/* table: bits above 0xff, then |SIGCHLD from the low byte */
-	PB_ARG_FILE_MODE,		/* S_IFREG|0644 */
-	PB_ARG_ERROR_POINTER,		/* captured word at exit, an errno: [ECONNREFUSED], [0] */
-	PB_ARG_SIGSET,			/* captured struct of 8 bytes: [INT CHLD], ~[] */
+	PB_ARG_SIGNED = 0,     /* 32-bit int */
+	PB_ARG_UNSIGNED,       /* 32-bit unsigned */
+	PB_ARG_LONG,           /* 64-bit signed */
+	PB_ARG_ULONG,          /* 64-bit unsigned, decimal */
+	PB_ARG_HEX,            /* 0x..., 0 as 0 */
+	PB_ARG_POINTER,        /* 0x..., 0 as NULL */
+	PB_ARG_FD,             /* int */
+	PB_ARG_DIRFD,          /* AT_FDCWD or int */
+	PB_ARG_STRING,         /* captured string, quoted; without capture the address */
+	PB_ARG_PATH,           /* the same, never cut by string_bytes */
+	PB_ARG_BUFFER,         /* captured bytes, quoted; without capture the address */
+	PB_ARG_STRINGS,        /* argv: ["a", "b"] */
+	PB_ARG_ENVIRONMENT,    /* 0x7ff... followed by a comment with the count: "N vars" */
+	PB_ARG_FLAGS,          /* table: bits joined by | ; unknown rest in hex; the table's zero name, or 0 */
+	PB_ARG_FLAGS_VALUE,    /* table: the bits under .mask are a value (O_ACCMODE, SOCK_TYPE), then flags */
+	PB_ARG_ENUM,           /* table: one name, else number with a comment as strace prints it */
+	PB_ARG_MODE,           /* octal 0644 */
+	PB_ARG_OPEN_MODE,      /* octal, shown only when an earlier flags argument has O_CREAT or O_TMPFILE */
+	PB_ARG_SIGNAL,         /* SIGTERM */
+	PB_ARG_SOCKADDR,       /* captured {sa_family=AF_INET, ...} */
+	PB_ARG_LENGTH_POINTER, /* captured words at enter and exit: [128 => 16] or [16] */
+	PB_ARG_WORD_POINTER,   /* captured word at exit: [5] */
+	PB_ARG_STRUCT,         /* captured struct, .table = index into the plan's structs; else the address */
+	PB_ARG_OFFSET,         /* 64-bit signed */
+	PB_ARG_HIDDEN,         /* not shown (padding arguments) */
+	PB_ARG_WAIT_STATUS,    /* captured word at exit: [{WIFEXITED(s) && WEXITSTATUS(s) == 1}] */
+	PB_ARG_FD_PAIR,        /* captured struct of two ints at exit: [3, 4] */
+	PB_ARG_CLONE_FLAGS,    /* table: bits above 0xff, then |SIGCHLD from the low byte */
+	PB_ARG_FILE_MODE,      /* S_IFREG|0644 */
+	PB_ARG_ERROR_POINTER,  /* captured word at exit, an errno: [ECONNREFUSED], [0] */
+	PB_ARG_SIGSET,         /* captured struct of 8 bytes: [INT CHLD], ~[] */
 	PB_ARG_KINDS
 };
 
-struct pb_name {			/* a row of a flag or value table */
+struct pb_name { /* a row of a flag or value table */
 	uint64_t value;
 	const char *name;
 };
 
 struct pb_table {
-	const struct pb_name *rows;	/* FLAGS: in strace's order. ENUM: sorted by value */
+	const struct pb_name *rows; /* FLAGS: in strace's order. ENUM: sorted by value */
 	uint32_t count;
 	uint32_t reserved;
-	uint64_t mask;			/* FLAGS_VALUE: the bits that are a value; rows inside it come first */
-	const char *unknown;		/* what strace writes for a rest it knows no name for, e.g. "O_???" or NULL */
+	uint64_t mask;       /* FLAGS_VALUE: the bits that are a value; rows inside it come first */
+	const char *unknown; /* what strace writes for a rest it knows no name for, e.g. "O_???" or NULL */
 };
 
 struct pb_argument {
-	const char *name;		/* tracefs name: "filename" */
-	uint8_t kind;			/* enum pb_argument_kind */
-	uint8_t shown_if_argument;	/* 0: always shown; else 1 + the argument that .shown_if_mask is looked up in */
+	const char *name;          /* tracefs name: "filename" */
+	uint8_t kind;              /* enum pb_argument_kind */
+	uint8_t shown_if_argument; /* 0: always shown; else 1 + the argument that .shown_if_mask is looked up in */
 	uint8_t reserved[2];
-	uint32_t table;			/* index into tables (PB_ARG_STRUCT: into structs) */
-	const char *prefix;		/* NULL, or what strace writes in front: "flags=" */
-	uint64_t shown_if_mask;		/* shown only when that argument has one of these bits */
+	uint32_t table;         /* index into tables (PB_ARG_STRUCT: into structs) */
+	const char *prefix;     /* NULL, or what strace writes in front: "flags=" */
+	uint64_t shown_if_mask; /* shown only when that argument has one of these bits */
 };
 
 /* Holds when (args[.argument] & mask) == value; mask 0 and value 0 always hold. */
@@ -85,8 +85,8 @@ struct pb_condition {
  * variant whose conditions both hold replaces the plan's own arguments and result. */
 struct pb_variant {
 	struct pb_condition conditions[2];
-	const struct pb_argument *args;	/* .arguments of them (<= 6) */
-	uint8_t arguments;		/* how many are shown */
+	const struct pb_argument *args; /* .arguments of them (<= 6) */
+	uint8_t arguments;              /* how many are shown */
 	uint8_t result_kind;
 	uint8_t reserved[2];
 	uint32_t result_table;
@@ -94,33 +94,33 @@ struct pb_variant {
 
 /* A field of a captured struct. */
 struct pb_field {
-	const char *name;		/* "tv_sec" */
+	const char *name; /* "tv_sec" */
 	uint16_t offset;
-	uint8_t bytes;			/* 1, 2, 4, 8 */
-	uint8_t kind;			/* enum pb_argument_kind: a scalar one, FLAGS, ENUM, MODE, FILE_MODE */
+	uint8_t bytes; /* 1, 2, 4, 8 */
+	uint8_t kind;  /* enum pb_argument_kind: a scalar one, FLAGS, ENUM, MODE, FILE_MODE */
 	uint32_t table;
 };
 
 struct pb_struct {
 	const struct pb_field *fields;
 	uint32_t count;
-	uint16_t bytes;			/* of the whole struct; an array's element */
-	uint8_t array;			/* 1: as many as were captured, in [] */
-	uint8_t more;			/* 1: strace abbreviates it: ends in ", ..." */
+	uint16_t bytes; /* of the whole struct; an array's element */
+	uint8_t array;  /* 1: as many as were captured, in [] */
+	uint8_t more;   /* 1: strace abbreviates it: ends in ", ..." */
 };
 
 struct pb_syscall_plan {
-	const char *name;		/* NULL: unknown, shown as syscall_N */
+	const char *name; /* NULL: unknown, shown as syscall_N */
 	uint8_t arguments;
-	uint8_t result_kind;		/* SIGNED, LONG, FD; HEX and POINTER 0x...; MODE octal; FLAGS hex and names */
-	uint8_t flags;			/* enum pb_syscall_flags: NO_RETURN */
-	uint8_t order[6];		/* 1 + argument numbers in the order shown (clone); order[0] == 0: as they come */
+	uint8_t result_kind; /* SIGNED, LONG, FD; HEX and POINTER 0x...; MODE octal; FLAGS hex and names */
+	uint8_t flags;       /* enum pb_syscall_flags: NO_RETURN */
+	uint8_t order[6];    /* 1 + argument numbers in the order shown (clone); order[0] == 0: as they come */
 	uint8_t reserved[7];
 	struct pb_argument args[6];
-	const char *result_zero;	/* NULL, or what strace adds to a result of 0: "Timeout" */
-	const struct pb_variant *variants;	/* the first that fits is taken */
+	const char *result_zero;           /* NULL, or what strace adds to a result of 0: "Timeout" */
+	const struct pb_variant *variants; /* the first that fits is taken */
 	uint32_t variant_count;
-	uint32_t result_table;		/* result_kind FLAGS, FLAGS_VALUE: = 0x8002 (flags O_RDWR|O_LARGEFILE) */
+	uint32_t result_table; /* result_kind FLAGS, FLAGS_VALUE: = 0x8002 (flags O_RDWR|O_LARGEFILE) */
 };
 
 struct pb_plan {
@@ -128,17 +128,18 @@ struct pb_plan {
 	uint32_t syscall_count;
 	uint32_t table_count;
 	const struct pb_table *tables;
-	const struct pb_name *errors;	/* sorted by value 1..: {2, "ENOENT"}; 512..516 too */
-	const char *const *error_texts;	/* beside errors: "No such file or directory" */
+	const struct pb_name *errors;   /* sorted by value 1..: {2, "ENOENT"}; 512..516 too */
+	const char *const *error_texts; /* beside errors: "No such file or directory" */
 	uint32_t error_count;
 	uint32_t signal_count;
-	const struct pb_name *signals;	/* sorted by number: {11, "SIGSEGV"} */
-	const struct pb_table *signal_codes;	/* [0] generic (SI_USER ...), [1] SIGILL, [2] FPE, [3] SEGV, [4] BUS, [5] TRAP, [6] CHLD, [7] POLL, [8] SYS */
-	uint32_t string_bytes;		/* shown of a string or buffer before "..."; paths are shown whole */
+	const struct pb_name *signals; /* sorted by number: {11, "SIGSEGV"} */
+	const struct pb_table *
+		signal_codes; /* [0] generic (SI_USER ...), [1] SIGILL, [2] FPE, [3] SEGV, [4] BUS, [5] TRAP, [6] CHLD, [7] POLL, [8] SYS */
+	uint32_t string_bytes; /* shown of a string or buffer before "..."; paths are shown whole */
 	uint32_t struct_count;
 	const struct pb_struct *structs;
-	uint32_t families_table;	/* sa_family's names: index into tables, ENUM */
-	uint32_t wait_table;		/* reserved */
+	uint32_t families_table; /* sa_family's names: index into tables, ENUM */
+	uint32_t wait_table;     /* reserved */
 };
 
 /* cffi: end */

@@ -10,10 +10,10 @@
 enum { FLAG_CREATE = 0100, FLAG_TEMPORARY = 020000000, LAST_ERROR = 4095, FIRST_RESTART = 512, LAST_RESTART = 516 };
 
 typedef void render(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
-		    uint32_t index);
+                    uint32_t index);
 
 static void put_value(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
-		      uint32_t index)
+                      uint32_t index)
 {
 	pb_put_scalar(out, call->plan, argument->kind, call->syscall.args[index], argument->table);
 }
@@ -54,9 +54,9 @@ static render *const renderers[PB_ARG_KINDS] = {
 
 /* Unknown calls show what is in their registers. */
 static const struct pb_argument registers[6] = {
-	{"arg0", PB_ARG_HEX, 0, {0, 0}, 0, NULL, 0}, {"arg1", PB_ARG_HEX, 0, {0, 0}, 0, NULL, 0},
-	{"arg2", PB_ARG_HEX, 0, {0, 0}, 0, NULL, 0}, {"arg3", PB_ARG_HEX, 0, {0, 0}, 0, NULL, 0},
-	{"arg4", PB_ARG_HEX, 0, {0, 0}, 0, NULL, 0}, {"arg5", PB_ARG_HEX, 0, {0, 0}, 0, NULL, 0},
+	{ "arg0", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 }, { "arg1", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 },
+	{ "arg2", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 }, { "arg3", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 },
+	{ "arg4", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 }, { "arg5", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 },
 };
 
 static void load_captures(struct pb_capture_view views[6], const struct pb_record *record, uint32_t fixed)
@@ -119,7 +119,7 @@ void pb_call_load(struct pb_call *call, const struct pb_event *event, const stru
 	memcpy(syscall->args, (const uint8_t *)event->record + offsetof(struct pb_syscall, args),
 	       8u * syscall->record.arguments);
 	choose_row(call);
-	if (!call->in_flight) {	/* the open call of a page carries none: its captures are an ENTRY record */
+	if (!call->in_flight) { /* the open call of a page carries none: its captures are an ENTRY record */
 		load_captures(call->exit, event->record, 48u + 8u * syscall->record.arguments);
 		if (syscall->result < 0 && syscall->result >= -LAST_ERROR)
 			call->error = (uint32_t)-syscall->result;
@@ -166,7 +166,7 @@ static bool shown(const struct pb_call *call, uint32_t index)
 	if (argument->kind >= PB_ARG_KINDS || !renderers[argument->kind])
 		return false;
 	if (!by && argument->kind == PB_ARG_OPEN_MODE) {
-		by = index;	/* the argument before it */
+		by = index; /* the argument before it */
 		mask = FLAG_CREATE | FLAG_TEMPORARY;
 	}
 	return !by || by > 6 || call->syscall.args[by - 1] & mask;
@@ -222,7 +222,7 @@ static void put_error(struct pb_writer *out, const struct pb_call *call)
 
 /* 0x8402 (flags O_RDWR|O_APPEND|O_LARGEFILE); FLAGS without a bit: 0. */
 static void put_flags_result(struct pb_writer *out, const struct pb_plan *plan, uint8_t kind, uint32_t table,
-			     uint64_t value)
+                             uint64_t value)
 {
 	pb_put_hex(out, value);
 	if (!value && kind == PB_ARG_FLAGS)
@@ -310,9 +310,9 @@ void pb_text_call(struct pb_writer *out, struct pb_call *call)
 }
 
 enum pb_status pb_text_line(const struct pb_history *history, const struct pb_plan *plan, uint64_t event, char *out,
-			    uint64_t capacity, uint64_t *bytes)
+                            uint64_t capacity, uint64_t *bytes)
 {
-	struct pb_writer writer = {out, 0, PB_LINE_BYTES};
+	struct pb_writer writer = { out, 0, PB_LINE_BYTES };
 	struct pb_call call;
 
 	if (!history || !plan || !out || !bytes || !history->joined || event >= history->event_count)

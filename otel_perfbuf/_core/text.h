@@ -15,7 +15,7 @@
 #include "history.h"
 #include "plan.h"
 
-enum { PB_RESULT_BYTES = 512 };	/* of a line are kept for what follows the arguments */
+enum { PB_RESULT_BYTES = 512 }; /* of a line are kept for what follows the arguments */
 
 /* Writes at most capacity bytes; what does not fit is left out. */
 struct pb_writer {
@@ -36,16 +36,16 @@ struct pb_span {
 /* A system call with its row of the plan and its captures found. args[] behind record.arguments are 0. */
 struct pb_call {
 	const struct pb_plan *plan;
-	const struct pb_syscall_plan *row;	/* NULL: unknown */
+	const struct pb_syscall_plan *row; /* NULL: unknown */
 	const struct pb_argument *args;
-	const struct pb_variant *variant;	/* or NULL */
+	const struct pb_variant *variant; /* or NULL */
 	struct pb_syscall syscall;
-	uint32_t arguments;			/* to be shown at most */
-	uint32_t error;				/* errno, 0: none */
+	uint32_t arguments; /* to be shown at most */
+	uint32_t error;     /* errno, 0: none */
 	bool in_flight;
-	struct pb_capture_view enter[6];	/* head.kind PB_CAPTURE_NONE: was not captured */
+	struct pb_capture_view enter[6]; /* head.kind PB_CAPTURE_NONE: was not captured */
 	struct pb_capture_view exit[6];
-	struct pb_span spans[6];		/* filled by pb_text_call, in the order shown */
+	struct pb_span spans[6]; /* filled by pb_text_call, in the order shown */
 	uint32_t span_count;
 };
 
@@ -73,10 +73,10 @@ static inline void pb_put(struct pb_writer *out, const char *text)
 /* text_writer.c */
 void pb_put_unsigned(struct pb_writer *out, uint64_t value);
 void pb_put_signed(struct pb_writer *out, int64_t value);
-void pb_put_hex(struct pb_writer *out, uint64_t value);		/* 0x1f; 0 as 0 */
+void pb_put_hex(struct pb_writer *out, uint64_t value); /* 0x1f; 0 as 0 */
 void pb_put_hex_wide(struct pb_writer *out, uint64_t value, unsigned int digits);
-void pb_put_address(struct pb_writer *out, uint64_t value);	/* 0x1f; 0 as NULL */
-void pb_put_octal(struct pb_writer *out, uint64_t value);	/* 0644; at least three digits: 000 */
+void pb_put_address(struct pb_writer *out, uint64_t value); /* 0x1f; 0 as NULL */
+void pb_put_octal(struct pb_writer *out, uint64_t value);   /* 0644; at least three digits: 000 */
 /* strace's escapes, without the quotes. */
 void pb_put_escaped(struct pb_writer *out, const uint8_t *bytes, uint64_t size);
 void pb_put_quoted(struct pb_writer *out, const uint8_t *bytes, uint64_t size, bool cut);
@@ -95,13 +95,13 @@ bool pb_scalar_integer(uint8_t kind, uint64_t value, int64_t *integer);
 
 /* text_memory.c: what was captured behind a pointer; the address where nothing was. */
 void pb_put_memory(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
-		   uint32_t index);
+                   uint32_t index);
 /* text_sockaddr.c */
 void pb_put_sockaddr(struct pb_writer *out, const struct pb_plan *plan, const uint8_t *bytes, uint32_t captured,
-		     uint32_t length);
+                     uint32_t length);
 /* text_struct.c */
 bool pb_put_struct(struct pb_writer *out, const struct pb_plan *plan, uint32_t index,
-		   const struct pb_capture_view *view);
+                   const struct pb_capture_view *view);
 void pb_put_sigset(struct pb_writer *out, const struct pb_plan *plan, uint64_t set);
 void pb_put_wait_status(struct pb_writer *out, const struct pb_plan *plan, int32_t status);
 

@@ -7,11 +7,22 @@
 #include "text.h"
 
 enum {
-	NUMBER_ILL = 4, NUMBER_TRAP = 5, NUMBER_BUS = 7, NUMBER_FPE = 8, NUMBER_SEGV = 11, NUMBER_CHLD = 17,
-	NUMBER_POLL = 29, NUMBER_SYS = 31,
-	CODE_TKILL = -6, CODE_SIGIO = -5, CODE_TIMER = -2, CODE_USER = 0,
-	CODE_CHILD_EXITED = 1, CODE_POLL_MESSAGE = 3,
-	ARCH_X86_64 = (int)0xc000003e, TICKS_A_SECOND = 100,
+	NUMBER_ILL = 4,
+	NUMBER_TRAP = 5,
+	NUMBER_BUS = 7,
+	NUMBER_FPE = 8,
+	NUMBER_SEGV = 11,
+	NUMBER_CHLD = 17,
+	NUMBER_POLL = 29,
+	NUMBER_SYS = 31,
+	CODE_TKILL = -6,
+	CODE_SIGIO = -5,
+	CODE_TIMER = -2,
+	CODE_USER = 0,
+	CODE_CHILD_EXITED = 1,
+	CODE_POLL_MESSAGE = 3,
+	ARCH_X86_64 = (int)0xc000003e,
+	TICKS_A_SECOND = 100,
 };
 
 static uint32_t field32(const struct pb_signal *signal, unsigned int offset)
@@ -178,7 +189,7 @@ bool pb_signal_has_address(const struct pb_signal *signal)
 {
 	return signal->has_info && signal->code > 0 &&
 	       (signal->number == NUMBER_ILL || signal->number == NUMBER_FPE || signal->number == NUMBER_SEGV ||
-		signal->number == NUMBER_BUS || signal->number == NUMBER_TRAP);
+	        signal->number == NUMBER_BUS || signal->number == NUMBER_TRAP);
 }
 
 bool pb_signal_has_sender(const struct pb_signal *signal)

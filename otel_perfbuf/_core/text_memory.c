@@ -6,7 +6,7 @@
  */
 #include "text.h"
 
-enum { STRINGS_SHOWN = 32 };	/* of argv, as strace */
+enum { STRINGS_SHOWN = 32 }; /* of argv, as strace */
 
 static bool usable(const struct pb_capture_view *view, uint8_t kind)
 {
@@ -197,7 +197,7 @@ static bool put_set(struct pb_writer *out, const struct pb_call *call, uint32_t 
 }
 
 static bool put_record(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
-		       uint32_t index)
+                       uint32_t index)
 {
 	const struct pb_capture_view *view = find(call, index, PB_CAPTURE_STRUCT);
 
@@ -205,7 +205,7 @@ static bool put_record(struct pb_writer *out, const struct pb_call *call, const 
 }
 
 static bool put_captured(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
-			 uint32_t index)
+                         uint32_t index)
 {
 	switch (argument->kind) {
 	case PB_ARG_STRING:
@@ -240,7 +240,7 @@ static bool put_captured(struct pb_writer *out, const struct pb_call *call, cons
 }
 
 void pb_put_memory(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
-		   uint32_t index)
+                   uint32_t index)
 {
 	if (!put_captured(out, call, argument, index))
 		pb_put_address(out, call->syscall.args[index]);

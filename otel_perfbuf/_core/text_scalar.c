@@ -59,7 +59,7 @@ void pb_put_enum(struct pb_writer *out, const struct pb_table *table, uint64_t v
 		name = pb_name_find(table->rows, table->count, (uint32_t)value);
 	if (name)
 		pb_put(out, name);
-	else	/* a sign-extended int, or a handler's address among SIG_DFL and SIG_IGN */
+	else /* a sign-extended int, or a handler's address among SIG_DFL and SIG_IGN */
 		put_unknown(out, table, value >> 32 == UINT32_MAX ? (uint32_t)value : value);
 }
 
@@ -116,7 +116,7 @@ void pb_put_flags_value(struct pb_writer *out, const struct pb_table *table, uin
 	value = table_value(table, value);
 	for (uint32_t i = 0; i < table->count && !named; i++) {
 		if (table->rows[i].value & ~table->mask)
-			break;	/* rows of the value come first */
+			break; /* rows of the value come first */
 		if (table->rows[i].value != (value & table->mask))
 			continue;
 		pb_put(out, table->rows[i].name);
@@ -133,7 +133,7 @@ void pb_put_flags_value(struct pb_writer *out, const struct pb_table *table, uin
 
 const char *pb_signal_name(const struct pb_plan *plan, int32_t number, char *space, size_t space_bytes)
 {
-	struct pb_writer out = {space, 0, space_bytes - 1};
+	struct pb_writer out = { space, 0, space_bytes - 1 };
 
 	if (number > 0 && number < FIRST_REALTIME_SIGNAL)
 		return pb_name_find(plan->signals, plan->signal_count, (uint64_t)number);
@@ -174,7 +174,7 @@ static void put_clone_flags(struct pb_writer *out, const struct pb_plan *plan, u
 static void put_file_mode(struct pb_writer *out, uint64_t value)
 {
 	static const char *const types[16] = {
-		[1] = "S_IFIFO", [2] = "S_IFCHR", [4] = "S_IFDIR", [6] = "S_IFBLK",
+		[1] = "S_IFIFO", [2] = "S_IFCHR",  [4] = "S_IFDIR",   [6] = "S_IFBLK",
 		[8] = "S_IFREG", [10] = "S_IFLNK", [12] = "S_IFSOCK",
 	};
 	const char *type = types[value >> 12 & 15];

@@ -74,8 +74,9 @@ static void put_inet6_address(struct pb_writer *out, const uint8_t *bytes)
 		}
 		if (i)
 			pb_put_char(out, ':');
-		if (i == 6 && start == 0 && (size == 6 || (size == 7 && big16(bytes + 14) != 1) ||
-					     (size == 5 && big16(bytes + 10) == 0xffff))) {
+		if (i == 6 && start == 0 &&
+		    (size == 6 || (size == 7 && big16(bytes + 14) != 1) ||
+		     (size == 5 && big16(bytes + 10) == 0xffff))) {
 			put_inet_address(out, bytes + 12);
 			return;
 		}
@@ -130,7 +131,7 @@ static void put_netlink(struct pb_writer *out, const uint8_t *bytes)
 
 /* `captured` bytes are here, the address has `length` of them; both >= 2. */
 void pb_put_sockaddr(struct pb_writer *out, const struct pb_plan *plan, const uint8_t *bytes, uint32_t captured,
-		     uint32_t length)
+                     uint32_t length)
 {
 	uint16_t family;
 

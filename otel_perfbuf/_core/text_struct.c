@@ -21,7 +21,7 @@ static uint64_t load_field(const uint8_t *bytes, const struct pb_field *field)
 }
 
 static void put_fields(struct pb_writer *out, const struct pb_plan *plan, const struct pb_struct *layout,
-		       const uint8_t *bytes)
+                       const uint8_t *bytes)
 {
 	pb_put_char(out, '{');
 	for (uint32_t i = 0; i < layout->count; i++) {
@@ -29,7 +29,7 @@ static void put_fields(struct pb_writer *out, const struct pb_plan *plan, const 
 		uint64_t value;
 
 		if (!field->bytes || field->bytes > 8 || field->offset + field->bytes > layout->bytes)
-			continue;	/* a plan that disagrees with itself shows less, it reads nothing outside */
+			continue; /* a plan that disagrees with itself shows less, it reads nothing outside */
 		if (i)
 			pb_put(out, ", ");
 		pb_put(out, field->name);
@@ -46,7 +46,7 @@ static void put_fields(struct pb_writer *out, const struct pb_plan *plan, const 
 }
 
 static void put_elements(struct pb_writer *out, const struct pb_plan *plan, const struct pb_struct *layout,
-			 const struct pb_capture_view *view)
+                         const struct pb_capture_view *view)
 {
 	uint32_t count = view->head.bytes / layout->bytes;
 	uint32_t shown = count < ELEMENTS_SHOWN ? count : ELEMENTS_SHOWN;
@@ -63,7 +63,7 @@ static void put_elements(struct pb_writer *out, const struct pb_plan *plan, cons
 }
 
 bool pb_put_struct(struct pb_writer *out, const struct pb_plan *plan, uint32_t index,
-		   const struct pb_capture_view *view)
+                   const struct pb_capture_view *view)
 {
 	const struct pb_struct *layout;
 

@@ -65,7 +65,8 @@ static struct bpf_map *section_map(struct bpf_object *object, const char *name)
 {
 	struct bpf_map *map;
 
-	bpf_object__for_each_map(map, object) {
+	bpf_object__for_each_map(map, object)
+	{
 		const char *map_name = bpf_map__name(map);
 		const char *dot = map_name ? strrchr(map_name, '.') : NULL;
 

@@ -264,7 +264,7 @@ class _Tally:
             yield pid, record
 
     def _count(self, pid: int, record: LogRecord) -> None:
-        self.records += 1
+        self.records += record.event_name != LOST_EVENT  # as the header counts
         if pid:
             self.processes.add(pid)
         self.last_ns = record.time_unix_nano

@@ -352,16 +352,38 @@ def resources() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), mappings
 
 
-def test_100_open_and_close_leave_nothing(program: BpfObject) -> None:
-    """Fds and mappings are as before, in both modes, and with a batch that is kept."""
+def test_1000_open_and_close_leave_nothing(program: BpfObject) -> None:
+    """Fds and mappings are as before, in all modes, and with batches that are kept."""
     before = resources()
     kept = []
-    for turn in range(100):
-        with PerfReader(program.maps["events"], per_cpu_bytes=PAGE, overwritable=turn % 2 == 1) as reader:
+    for turn in range(1000):
+        mode = turn % 3  # forward, overwritable, swap
+        with PerfReader(
+            program.maps["events"], per_cpu_bytes=PAGE, overwritable=mode > 0, swap=mode == 2, max_sample_bytes=496
+        ) as reader:
             os.getppid()
-            kept.append(reader.snapshot() if turn % 2 else reader.read(0))
+            kept.append(reader.snapshot() if mode else reader.read(0))
     assert resources() == before
-    assert sum(len(batch) for batch in kept) == 100
+    assert sum(len(batch) for batch in kept) == 1000
+
+
+def test_a_pause_in_the_middle_of_a_drain_loses_nothing_that_was_there(open_reader: Callable[..., PerfReader]) -> None:
+    """What waited is given in order, then the loss of the pause, then what came after resume."""
+    reader = open_reader(1 << 20)
+    send(1000, 800)
+    first = reader.read(0)
+    assert 0 < len(first) < 800
+    reader.pause()
+    send(20, 3)
+    reader.resume()
+    send(20)
+    items = list(first)
+    while batch := reader.read(0):
+        items += batch
+    assert [item.count for item in items if isinstance(item, Lost)] == [3]
+    assert isinstance(items[-2], Lost)
+    numbers = [number_of(item.data) for item in items if isinstance(item, Sample)]
+    assert numbers == [*range(numbers[0], numbers[0] + 800), numbers[0] + 803]
 
 
 def test_a_failure_in_the_middle_of_opening_leaves_nothing(program: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import threading
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_perfbuf.errors import ReaderClosed
+from otel_perfbuf.rings import RingbufReader
+from otel_perfbuf.rings.base import ReaderBase, Waiting
 from otel_perfbuf.rings.ringbuf_readout import RingbufReadout
 from otel_perfbuf.testing import U64, RingbufWriter
 
@@ -210,3 +215,71 @@ def test_snapshots_beside_a_writer_are_never_torn() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def reader_of(writer: RingbufWriter) -> RingbufReader:
+    """A RingbufReader over a ring in memory: nobody wakes it."""
+    reader = RingbufReader.__new__(RingbufReader)
+    ReaderBase.__init__(reader, overwritable=False)
+    reader._readout = RingbufReadout(writer.mapped)
+    waiting = Waiting()
+    reader._opened.callback(waiting.close)
+    reader._start(waiting)
+    return reader
+
+
+def test_busy_waits_no_longer_than_the_timeout() -> None:
+    """A writer that never commits: read gives what is before it, then an empty batch at the timeout."""
+    writer = RingbufWriter(4096)
+    with reader_of(writer) as reader:
+        writer.sample(b"before")
+        assert writer.reserve(8) is not None
+        assert reader.read(30).data() == [b"before"]
+        begun = time.monotonic()
+        assert len(reader.read(0.05)) == 0
+        assert 0.049 <= time.monotonic() - begun < 5
+        assert len(reader.read(0)) == 0
+        assert len(reader.flush()) == 0
+
+
+def test_busy_ends_when_the_writer_commits_without_a_wake_up() -> None:
+    """The record and what lies behind it are given although no fd tells."""
+    writer = RingbufWriter(4096)
+    with reader_of(writer) as reader:
+        busy = writer.reserve(6)
+        assert busy is not None
+        assert len(reader.read(0)) == 0
+        timer = threading.Timer(0.05, busy.submit, [b"middle"])
+        timer.start()
+        assert reader.read(30).data() == [b"middle"]
+        timer.join()
+
+
+def test_busy_ends_at_close() -> None:
+    """Close from another thread ends a read that waits for a writer."""
+    writer = RingbufWriter(4096)
+    reader = reader_of(writer)
+    assert writer.reserve(8) is not None
+    timer = threading.Timer(0.05, reader.close)
+    timer.start()
+    with pytest.raises(ReaderClosed):
+        reader.read(30)
+    timer.join()
+
+
+def test_busy_leaves_the_loop_to_others() -> None:
+    """``async for`` beside a writer that does not commit sleeps between its looks."""
+    writer = RingbufWriter(4096)
+    busy = writer.reserve(6)
+    assert busy is not None
+
+    async def run() -> list[bytes]:
+        loop, got = asyncio.get_running_loop(), []
+        loop.call_later(0.05, busy.submit, b"middle")
+        with reader_of(writer) as reader:
+            async for batch in reader:
+                got += batch.data()
+                reader.close()
+        return got
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)) == [b"middle"]

@@ -39,7 +39,7 @@ __all__ = ["STOP_S", "Running"]
 
 _log = logging.getLogger(__name__)
 
-STOP_S: Final = 5.0
+STOP_S: Final = 4.5  # "within 5 seconds" has the threads' ends and the unmapping in it
 _DUMP_WAIT_S: Final = 30.0
 
 

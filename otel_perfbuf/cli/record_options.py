@@ -38,8 +38,8 @@ def _lines(text: str) -> int | None:
 
 
 def _string_bytes(text: str) -> int:
-    if not text.isdigit() or int(text) > 4096:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes from 0 to 4096")
+    if not text.isdigit() or not 1 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes from 1 to 4096")
     return int(text)
 
 

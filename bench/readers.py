@@ -5,7 +5,7 @@ One process makes getpgid calls; a program for each contender turns every call i
 own rings of 1 MiB, so all drain the same data; then each drains, in an order that is shuffled. Median of --rounds.
 Then a full overwritable ring: the snapshot's copy beside memcpy of the same ring into the same kind of memory.
 What it is not: what recording costs (recording.py). usage: readers.py [--rounds 21] [--check]  (--check: exit 1 when
-ours miss their bounds: batches <= libbpf's callback, 2 x faster than ReadInto, bytes <= 1.2 libbpf, copy >= 90 %)
+ours miss their bounds: batches <= libbpf's empty callback, 2 x faster than ReadInto, bytes <= 1.2 libbpf, copy >= 90 %)
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ libc = ctypes.CDLL(None)
 class Process:
     """A contender in a process of its own: one line in, nanoseconds out."""
 
-    def __init__(self, name: str, fd: int) -> None:
+    def __init__(self, name: str, fd: int, *how: str) -> None:
         self._process = subprocess.Popen(
-            [BUILT / name, str(fd), str(RING_BYTES)],
+            [BUILT / name, str(fd), str(RING_BYTES), *how],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[fd],
         )  # fmt: skip
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -88,6 +88,7 @@ CONTENDERS: dict[str, Callable[[int], Ours | Process]] = {
     "ours, every Sample": lambda fd: Ours(fd, iterate),
     "ours, batch.data() of bytes": lambda fd: Ours(fd, Batch.data),
     "libbpf perf_buffer__poll, empty callback": lambda fd: Process("readers_libbpf", fd),
+    "libbpf perf_buffer__poll, callback copies": lambda fd: Process("readers_libbpf", fd, "copy"),
     "cilium/ebpf ReadInto": lambda fd: Process("readers_cilium", fd),
 }
 

@@ -1,16 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * readers_libbpf.c: libbpf's perf_buffer with an empty callback, as a contender of readers.py.
- * What it is not: ours. usage: readers_libbpf MAP_FD BYTES; for each line "N": reads N records, prints the nanoseconds.
+ * readers_libbpf.c: libbpf's perf_buffer with an empty callback, or one that copies the bytes out, as a contender of
+ * readers.py.
+ * What it is not: ours. usage: readers_libbpf MAP_FD BYTES [copy]; for each line "N": reads N records, prints the nanoseconds.
  * Source: libbpf.h (perf_buffer__new, perf_buffer__poll).
  */
 #include <bpf/libbpf.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 static unsigned long seen;
+
+static char kept[1 << 20];
+static unsigned long used;
+
+/* What a program does that uses the bytes later. */
+static void on_sample_copy(void *ctx, int cpu, void *data, __u32 size)
+{
+	(void)ctx;
+	(void)cpu;
+	if (used + size > sizeof(kept))
+		used = 0;
+	memcpy(kept + used, data, size);
+	used += size;
+	seen++;
+}
 
 static void on_sample(void *ctx, int cpu, void *data, __u32 size)
 {
@@ -36,8 +53,8 @@ int main(int argc, char **argv)
 
 	if (argc < 3)
 		return 2;
-	buffer = perf_buffer__new(atoi(argv[1]), (size_t)atol(argv[2]) / (size_t)sysconf(_SC_PAGESIZE), on_sample, NULL,
-	                          NULL, NULL);
+	buffer = perf_buffer__new(atoi(argv[1]), (size_t)atol(argv[2]) / (size_t)sysconf(_SC_PAGESIZE),
+	                          argc > 3 ? on_sample_copy : on_sample, NULL, NULL, NULL);
 	if (!buffer)
 		return 1;
 	printf("ready\n");

@@ -39,6 +39,7 @@ def reader_of(writers: list[RingWriter], folder: Path) -> PerfReader:
     reader = PerfReader.from_file(folder)
     for ring, writer in zip(reader._set.rings, writers, strict=True):
         ring.address = ffi.cast("void *", writer.mapped.page)
+    reader.kept = writers  # type: ignore[attr-defined]  # their memory is what it reads
     reader._read_rings()
     return reader
 

@@ -14,6 +14,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from otel_perfbuf.errors import ConfigError, KernelError, NotSupported, PerfbufError
 from otel_perfbuf.triggers.datagram import printable
@@ -38,8 +39,18 @@ _COMMANDS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are one sentence, as all others here; commands' parsers are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with the sentence; the first word of a command's is the command."""
+        command = self.prog.removeprefix("otel-perfbuf").strip()
+        where = f"{command}: " if command else ""
+        self.exit(EXIT_USAGE, _safe(f"otel-perfbuf: {where}{message}; see `{self.prog} --help`") + "\n")
+
+
 def _parser(command: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="otel-perfbuf", description="A kernel flight recorder for OpenTelemetry pipelines."
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")

@@ -93,7 +93,7 @@ def recorded(*arguments: str | Path, timeout_s: float = WAIT_S) -> subprocess.Co
         (["--otlp", "ftp://127.0.0.1:1", "--", "true"], "ftp://127.0.0.1:1"),
         (["-o", "/perfbuf-no-such-folder/dump", "--", "true"], "/perfbuf-no-such-folder/dump"),
         (["--per-cpu-bytes", "1TiB", "--", "true"], "per_cpu_bytes"),
-        (["-s", "0", "--", "true"], "record: captured strings"),
+        (["-s", "0", "--", "true"], "record: argument -s/--string-bytes"),
     ],
 )
 def test_wrong_arguments_are_2_and_one_sentence(arguments: list[str], word: str) -> None:

@@ -164,9 +164,10 @@ enum pb_status pb_ringbuf_snapshot_copy(const struct pb_ringbuf *ring, uint32_t 
 	struct pb_ring_state result = { .capacity = ring->capacity };
 	uint32_t malformed = 0;
 
+	/* overwrite_pos is read later, and the writers may have been faster than this thread: seen on two CPUs. */
+	if (before(produced, start))
+		produced = start;
 	/* The words disagree (a ring that was never the kernel's): nothing can be walked. */
-	if (before(produced, start) && start - produced <= ring->capacity)
-		produced = start; /* overwrite_pos was read later, and the writers were faster */
 	if (produced - start > ring->capacity || (produced | start) & 7) {
 		result.walk.malformed = 1;
 		result.head = ring->cursor;

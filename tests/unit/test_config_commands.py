@@ -38,6 +38,11 @@ def test_validate_prints_every_fault(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
+def _environment() -> dict[str, str]:
+    """Of an interpreter that loads our C parts: with the sanitizers' run time where they were built with it."""
+    return {**os.environ, "LD_PRELOAD": os.environ["OTEL_PERFBUF_TEST_PRELOAD"]}
+
+
 def test_validate_loads_no_kernel_part() -> None:
     """It opens nothing: the modules that could are not even imported."""
     code = (
@@ -46,7 +51,7 @@ def test_validate_loads_no_kernel_part() -> None:
         "loaded = {f'otel_perfbuf.{part}' for part in ('bpf', 'rings', 'recorder')} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, env=_environment())
 
 
 def test_print_config_and_components_are_yaml(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,6 +134,7 @@ def test_run_without_capabilities_ends_with_77() -> None:
         ],
         capture_output=True,
         text=True,
+        env=_environment(),
     )
     assert ended.returncode == 77
     assert "CAP_BPF and CAP_PERFMON" in ended.stderr

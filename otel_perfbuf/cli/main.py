@@ -50,9 +50,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="otel-perfbuf", description="A kernel flight recorder for OpenTelemetry pipelines."
-    )
+    parser = _Parser(prog="otel-perfbuf", description="A kernel flight recorder for OpenTelemetry pipelines.")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in _COMMANDS.items():

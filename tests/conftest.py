@@ -17,6 +17,11 @@ TESTS = Path(__file__).parent
 KERNEL_TESTS = os.environ.pop("OTEL_PERFBUF_KERNEL_TESTS", "") == "1"
 TIMEOUT_S = {"kernel": 120, "e2e": 240}
 
+# scripts/asan.sh preloads the sanitizers' libraries for our modules in this process; programs that a test starts are
+# other people's, and an interceptor would judge their calls (prctl with a null name) instead of ours. Tests that start
+# an interpreter with our C parts put it back (a sanitized module needs its run time first).
+os.environ["OTEL_PERFBUF_TEST_PRELOAD"] = os.environ.pop("LD_PRELOAD", "")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests by their folder; what waits for real processes gets more time than a unit test."""

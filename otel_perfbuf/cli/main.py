@@ -8,7 +8,6 @@ asked for, so that `show` needs no BPF and `--help` no gRPC.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
 import importlib
 import os
@@ -72,8 +71,11 @@ def _safe(text: str) -> str:
 
 def _say(sentence: str) -> None:
     """On stderr, if that can be written at all."""
-    with contextlib.suppress(OSError):
-        print(f"otel-perfbuf: {_safe(sentence)}", file=sys.stderr)
+    try:
+        print(f"otel-perfbuf: {_safe(sentence)}", file=sys.stderr, flush=True)
+    except OSError:
+        # From Python 3.13 on what the interpreter cannot flush at its end makes its exit code 120 instead of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stderr.fileno())
 
 
 def _open_standard_streams() -> None:

@@ -29,14 +29,7 @@ struct encoder {
 	const struct pb_event *event;
 	const struct pb_thread *thread;
 	const struct pb_process_entry *process;
-	union {
-		struct pb_record record;
-		struct pb_signal signal;
-		struct pb_fork fork;
-		struct pb_exit exit;
-		struct pb_oom_kill oom;
-		struct pb_lost lost;
-	} body;
+	union pb_event_body body;
 };
 
 /* strnlen, which C11 has not. */

@@ -33,6 +33,16 @@ struct pb_span {
 	bool integer;
 };
 
+/* A record that is no system call, copied out of the input, whose bytes are not aligned. */
+union pb_event_body {
+	struct pb_record record;
+	struct pb_signal signal;
+	struct pb_fork fork;
+	struct pb_exit exit;
+	struct pb_oom_kill oom;
+	struct pb_lost lost;
+};
+
 /* A system call with its row of the plan and its captures found. args[] behind record.arguments are 0. */
 struct pb_call {
 	const struct pb_plan *plan;

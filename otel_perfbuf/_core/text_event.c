@@ -315,14 +315,7 @@ static void put_fork(struct pb_writer *out, const struct pb_fork *fork)
 
 void pb_text_event(struct pb_writer *out, const struct pb_event *event, const struct pb_plan *plan)
 {
-	union {
-		struct pb_record record;
-		struct pb_signal signal;
-		struct pb_fork fork;
-		struct pb_exit exit;
-		struct pb_oom_kill oom;
-		struct pb_lost lost;
-	} body;
+	union pb_event_body body;
 
 	memcpy(&body.record, event->record, sizeof(body.record));
 	if (body.record.kind != PB_RECORD_EXEC)

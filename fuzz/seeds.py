@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seed corpora: rings that RingWriter and RingbufWriter made, samples and pages of the unit tests' writer.
+"""Writes the seed corpora: rings that RingWriter and RingbufWriter made, samples and pages of the unit tests' writer,
+OTLP requests of protobuf.
 
-What it is not: a fuzzer. usage: seeds.py DIR  (makes DIR/rings and DIR/decode)
+What it is not: a fuzzer. usage: seeds.py DIR  (makes DIR/rings, DIR/decode and DIR/otlp_scan)
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "unit"))
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from samples import SampleWriter, string
 
 from otel_perfbuf._core._core import ffi
@@ -74,9 +77,31 @@ def decode_seeds() -> list[bytes]:
     return seeds
 
 
+def scan_seeds() -> list[bytes]:
+    """A request of each signal with everything that the scan looks at, for each choice of rules."""
+    traces, logs = ExportTraceServiceRequest(), ExportLogsServiceRequest()
+    pair = {"key": "thread.id", "value": {"int_value": 4711}}
+    for scope in ("app", "otel_perfbuf"):
+        resource_spans, resource_logs = traces.resource_spans.add(), logs.resource_logs.add()
+        resource_spans.resource.attributes.add(**pair)
+        resource_logs.resource.attributes.add(**pair)
+        scope_spans, scope_logs = resource_spans.scope_spans.add(), resource_logs.scope_logs.add()
+        scope_spans.scope.name = scope_logs.scope.name = scope
+        span = scope_spans.spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, name="GET /", flags=1, attributes=[pair])
+        span.start_time_unix_nano, span.end_time_unix_nano = 1, 5
+        span.status.code, span.status.message = 2, "failed"
+        record = scope_logs.log_records.add(severity_number=17, trace_id=b"t" * 16, span_id=b"s" * 8, attributes=[pair])
+        record.time_unix_nano, record.event_name, record.body.string_value = 1, "event", "failed"
+    seeds = []
+    for rules in range(8):
+        seeds.append(bytes([rules << 1]) + traces.SerializeToString())
+        seeds.append(bytes([rules << 1 | 1]) + logs.SerializeToString())
+    return seeds
+
+
 def main() -> None:
     """Writes them."""
-    for name, seeds in (("rings", ring_seeds()), ("decode", decode_seeds())):
+    for name, seeds in (("rings", ring_seeds()), ("decode", decode_seeds()), ("otlp_scan", scan_seeds())):
         folder = Path(sys.argv[1]) / name
         folder.mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate(seeds):

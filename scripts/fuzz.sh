@@ -5,12 +5,13 @@
 set -eu
 
 out=.cache/fuzz
-seconds=$((${FUZZ_SECONDS:-60} / 2))
+seconds=$((${FUZZ_SECONDS:-60} / 3))
 mkdir -p "$out"
 .venv/bin/python fuzz/seeds.py "$out/seeds"
-for target in rings decode; do
+for target in rings decode otlp_scan; do
 	case $target in
 	rings) parts="otel_perfbuf/_core/ring.c otel_perfbuf/_core/snapshot.c otel_perfbuf/_core/ringbuf.c" ;;
+	otlp_scan) parts=otel_perfbuf/_core/otlp_scan.c ;;
 	decode) parts=$(find otel_perfbuf/_core -name 'history*.c' -o -name 'otlp*.c' -o -name 'text*.c') ;;
 	esac
 	# shellcheck disable=SC2086 # a list of words

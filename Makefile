@@ -48,7 +48,7 @@ test-asan: build $(STAMP)/dev
 bench: build $(STAMP)/dev
 	@scripts/bench.sh
 
-fuzz: build $(STAMP)/dev
+fuzz: build $(STAMP)/dev $(STAMP)/system-fuzz
 	@scripts/fuzz.sh
 
 bench-readers: build $(STAMP)/dev

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the system packages of a set (build, test) when one is missing; as an ordinary user by sudo.
+# Installs the system packages of a set (build, test, fuzz) when one is missing; as an ordinary user by sudo.
 # Knows Debian and Ubuntu; elsewhere it says what is needed and goes on. Source: apt-get(8), dpkg-query(1).
-# usage: system-packages.sh build|test
+# usage: system-packages.sh build|test|fuzz
 set -eu
 
 here=$(dirname "$0")
@@ -15,7 +15,13 @@ case $1 in
 		! grep -qs '^ID=ubuntu' /etc/os-release || bpftool="linux-tools-common linux-tools-generic"
 		packages="$bpftool curl git perl procps shellcheck sqlite3 strace tar util-linux"
 		;;
-	*) echo "usage: system-packages.sh build|test" >&2; exit 2 ;;
+	# libFuzzer and the sanitizers' run times of the clang that is there; the build set brings clang.
+	fuzz)
+		version=$(clang -dumpversion 2>/dev/null || true)
+		packages="libclang-rt-${version%%.*}-dev"
+		[ -n "$version" ] || packages="clang"
+		;;
+	*) echo "usage: system-packages.sh build|test|fuzz" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>&1; then

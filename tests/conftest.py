@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share: markers by folder, root for the kernel's part, and no silent skip where the kernel is tested.
 
-Not fixtures: those live beside the tests that use them.
+What it is not: other fixtures live beside the tests that use them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Kernel and end-to-end tests need root; `make test` gives it to them."""
     if os.geteuid() != 0 and any(item.get_closest_marker(name) for name in TIMEOUT_S):
         pytest.skip("needs root: run `make test`, which uses sudo for these tests")
+
+
+@pytest.fixture
+def register_readers(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """``register(name="module:factory", ...)`` installs a package with these readers; gives its place (PYTHONPATH)."""
+
+    def register(**readers: str) -> Path:
+        folder = tmp_path_factory.mktemp("installed")
+        metadata = folder / "custom_readers-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: custom-readers\nVersion: 1.0\n")
+        lines = [f"{name} = {value}\n" for name, value in readers.items()]
+        (metadata / "entry_points.txt").write_text("".join(["[otel_perfbuf.readers]\n", *lines]))
+        monkeypatch.syspath_prepend(str(folder))
+        return folder
+
+    return register
 
 
 @pytest.hookimpl(wrapper=True)

@@ -183,6 +183,7 @@ def _recorded(
         if "error" in when and firing.pid is not None and source.program.has_recorded(firing.pid):
             recorder.fire(firing)
 
+    source.watch_cpus()
     recorder.start()
     output.start()
     trigger.start(fire)

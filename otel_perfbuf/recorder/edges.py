@@ -45,14 +45,17 @@ def _edges(capture: Capture, started_ns: int) -> dict[int, Edge]:
     edges = {}
     sent = capture.stats.ring_records_by_cpu
     for ring in capture.batch.rings:
-        edge = Edge(started_ns, 0)
-        if ring.wrapped:
-            frames = range(ring.first_frame, ring.first_frame + ring.frame_count)
-            oldest = next(filter(None, (_sample(capture.batch, index) for index in frames)), None)
-            edge = Edge(capture.taken_ns, sent.get(ring.cpu, 0))
-            if oldest is not None:
-                edge = Edge(int(oldest.sent_ns), int(oldest.ring_records))
-        edges[ring.cpu] = edge
+        if ring.cpu in edges:
+            continue  # a CPU that came back has a second ring, which goes on where the first one ended
+        frames = range(ring.first_frame, ring.first_frame + ring.frame_count)
+        oldest = next(filter(None, (_sample(capture.batch, index) for index in frames)), None)
+        # One that never wrapped may have had a predecessor, given back since.
+        if oldest is not None and (ring.wrapped or oldest.ring_records):
+            edges[ring.cpu] = Edge(int(oldest.sent_ns), int(oldest.ring_records))
+        elif ring.wrapped:
+            edges[ring.cpu] = Edge(capture.taken_ns, sent.get(ring.cpu, 0))
+        else:
+            edges[ring.cpu] = Edge(started_ns, 0)
     return edges
 
 

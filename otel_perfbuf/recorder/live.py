@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.bpf.syscalls import ProcessEntry
-from otel_perfbuf.errors import PerfbufError, ReaderClosed
+from otel_perfbuf.errors import ConfigError, KernelError, PerfbufError, ReaderClosed
 from otel_perfbuf.exporters.payload import Chunk, Payload
 from otel_perfbuf.records.plan import Plan
 from otel_perfbuf.rings import Batch, PerfReader
+from otel_perfbuf.rings.protocol import Reader, ReaderFactory
 from otel_perfbuf.rings.readout import SLICE_BYTES
 
 from .clock import unix_offset_ns
@@ -26,7 +27,7 @@ from .history import Encoding, History, ProcessKey
 from .inflight import EntryFrames
 from .processes import Process, process_resource, table_process
 
-__all__ = ["ForwardProgram", "LiveStream"]
+__all__ = ["ForwardProgram", "LiveStream", "NamedMap"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ _FOREVER = (1 << 63) - 1
 
 
 class ForwardProgram(Protocol):
-    """A BPF program whose samples have the form of bpf/records.h."""
+    """What sends samples of the form of bpf/records.h."""
 
     @property
     def events_map(self) -> Any:
@@ -51,6 +52,22 @@ class ForwardProgram(Protocol):
         """Detaches it; twice is fine."""
 
 
+class NamedMap:
+    """A map that somebody else's program fills, or what a registered reader takes for one: only its name is known."""
+
+    def __init__(self, name: str) -> None:
+        self.events_map = name
+
+    def attach(self) -> None:
+        """Whoever fills it has begun already."""
+
+    def process(self, _key: ProcessKey) -> None:
+        """Nobody knows."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
 def _lost_sample(count: int, now_ns: int) -> bytes:
     """A sample of our own making that says how many records the ring had no room for."""
     record = ffi.new("struct pb_lost *")
@@ -63,10 +80,11 @@ def _lost_sample(count: int, now_ns: int) -> bytes:
 
 
 class LiveStream:
-    """Drains one forward ring set in a thread of its own and hands payloads to ``emit``.
+    """Drains one forward reader in a thread of its own and hands payloads to ``emit``.
 
     Owns the program and the reader. ``watermark_bytes`` None is a quarter of a ring (FACTS 23: a wake-up costs more
-    than a record); what lies below it is read once a second.
+    than a record); what lies below it is read once a second. ``open_reader``: a registered one instead of ours, with
+    its ``mode``'s name.
     """
 
     def __init__(
@@ -77,18 +95,26 @@ class LiveStream:
         *,
         per_cpu_bytes: int,
         watermark_bytes: int | None = None,
+        open_reader: ReaderFactory | None = None,
+        mode: str = "forward",
     ) -> None:
         self._program = program
+        self._per_cpu_bytes = per_cpu_bytes
+        self._mode = mode
         self._plan = plan
         self._emit = emit
         self._stopping = threading.Event()
-        self._records = self._lost = 0
+        self._records = self._lost = self._malformed = 0
         try:
-            self._reader = PerfReader(
-                program.events_map,
-                per_cpu_bytes=per_cpu_bytes,
-                watermark_bytes=watermark_bytes or per_cpu_bytes // 4,
-            )
+            self._reader: Reader
+            if open_reader is not None:
+                self._reader = _opened(open_reader, mode, program, per_cpu_bytes)
+            else:
+                self._reader = PerfReader(
+                    program.events_map,
+                    per_cpu_bytes=per_cpu_bytes,
+                    watermark_bytes=watermark_bytes or per_cpu_bytes // 4,
+                )
         except BaseException:
             program.close()
             raise
@@ -97,6 +123,11 @@ class LiveStream:
     def start(self) -> None:
         """Attaches the program and begins to drain."""
         self._program.attach()
+        if isinstance(self._reader, PerfReader):
+            try:
+                self._reader.watch_cpus()
+            except KernelError as error:
+                _log.warning("%s; a CPU that comes back is not recorded", error)
         self._thread.start()
 
     def stop(self) -> None:
@@ -111,12 +142,12 @@ class LiveStream:
                 self._thread.join()
             self._take(flushed)
             # A batch is a slice of each ring, and the program still sends: as many as a full ring has, no more.
-            for _ in range(self._reader.per_cpu_bytes // SLICE_BYTES + 1):
+            for _ in range(2 * self._per_cpu_bytes // SLICE_BYTES + 1):  # a ring's size may have been rounded up
                 batch = self._reader.read(timeout=0)
                 self._take(batch)
                 if not batch.frame_count:
                     break
-        except (PerfbufError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  a reader of somebody else's may raise anything
             _log.error("draining the live stream at its end: %s", error)
         self._reader.close()
         self._program.close()
@@ -124,11 +155,16 @@ class LiveStream:
     def status(self) -> dict[str, Any]:
         """Counts for `otel-perfbuf status`."""
         return {
-            "mode": "forward",
-            "ring_bytes": self._reader.per_cpu_bytes * len(self._reader.cpus),
+            "mode": self._mode,
+            "ring_bytes": self._ring_bytes(),
             "records": self._records,
             "lost": self._lost,
+            "malformed": self._malformed,
         }
+
+    def _ring_bytes(self) -> int:
+        reader = self._reader
+        return reader.per_cpu_bytes * len(reader.cpus) if isinstance(reader, PerfReader) else self._per_cpu_bytes
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -139,6 +175,7 @@ class LiveStream:
                 return
             except Exception as error:  # noqa: BLE001  the stream outlives any one batch
                 _log.exception("the live stream could not send a batch: %s", error)
+                self._stopping.wait(_POLL_S)  # a reader that always fails must not take a core
 
     def _take(self, batch: Batch) -> None:
         if not batch.frame_count:
@@ -150,6 +187,7 @@ class LiveStream:
         if lost:
             inputs.append(EntryFrames([_lost_sample(lost, now_ns)]))
         history = History(inputs, [])
+        self._malformed += history.malformed + int(batch.malformed)
         keys = history.processes()
         history.select([True] * len(keys), 0, _FOREVER, _FOREVER)
         # Asked anew for each batch: an exec makes another program of a known process.
@@ -166,3 +204,12 @@ class LiveStream:
     def _process(self, key: ProcessKey) -> Process:
         entry = self._program.process(key)
         return Process(*key) if entry is None else table_process(key, entry)
+
+
+def _opened(open_reader: ReaderFactory, mode: str, program: ForwardProgram, per_cpu_bytes: int) -> Reader:
+    try:
+        return open_reader(program.events_map, per_cpu_bytes=per_cpu_bytes)
+    except (PerfbufError, OSError):
+        raise
+    except Exception as error:
+        raise ConfigError(f"opening the reader {mode}: {type(error).__name__}: {error}") from error

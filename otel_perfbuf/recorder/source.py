@@ -7,6 +7,7 @@ pages, then the rings: in this order there is no gap between them).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from otel_perfbuf.bpf.syscalls import AlertRules, SyscallProgram
-from otel_perfbuf.errors import ConfigError
+from otel_perfbuf.errors import ConfigError, KernelError
 from otel_perfbuf.records import build_plan, syscall_rules
 from otel_perfbuf.records.plan import Plan
 from otel_perfbuf.rings import PerfReader
@@ -28,6 +29,8 @@ from .inflight import blocked_before, read_entries
 from .processes import Process, table_process
 
 __all__ = ["HistorySource", "SourceOptions"]
+
+_log = logging.getLogger(__name__)
 
 _LARGEST_SAMPLE_BYTES = 8192  # PB_SAMPLE_MAX_BYTES
 _CAPTURES_MAX = 8
@@ -49,6 +52,7 @@ class SourceOptions:
     string_bytes: int = 128
     path_bytes: int = 512
     buffers: Literal["none", "sizes", "content"] = "none"
+    swap: bool = False
     alerts: AlertRules = field(default_factory=AlertRules)
 
 
@@ -93,14 +97,16 @@ class HistorySource:
                 self.program.history_map,
                 per_cpu_bytes=options.per_cpu_bytes,
                 overwritable=True,
+                swap=options.swap,
                 max_sample_bytes=_LARGEST_SAMPLE_BYTES,
             )
             # Each ring has a copy that is as large (the snapshot's arena).
-            total = 2 * self.reader.per_cpu_bytes * len(self.reader.cpus)
+            total = 2 * self._rings_bytes
             if total > options.max_total_bytes:
+                twice = "twice " if options.swap else ""
                 raise ConfigError(
-                    f"opening the history's rings: {len(self.reader.cpus)} CPUs x {self.reader.per_cpu_bytes} bytes "
-                    f"and as much for the copies are {total} bytes, more than max_total_bytes "
+                    f"opening the history's rings: {len(self.reader.cpus)} CPUs x {twice}{self.reader.per_cpu_bytes} "
+                    f"bytes and as much for the copies are {total} bytes, more than max_total_bytes "
                     f"{options.max_total_bytes}; make per_cpu_bytes smaller or max_total_bytes larger"
                 )
             self.alerts = PerfReader(self.program.alerts_map, per_cpu_bytes=64 << 10, wakeup_events=1)
@@ -116,6 +122,17 @@ class HistorySource:
         self._first_sight = FirstSight()
         for pid in self.options.pids:
             self.program.follow(pid)
+
+    def watch_cpus(self) -> None:
+        """From now on a CPU that comes back is recorded again, by itself; where that cannot be had, a warning says so.
+
+        Starts threads: `record` calls it after its fork.
+        """
+        try:
+            self.reader.watch_cpus()
+            self.alerts.watch_cpus()
+        except KernelError as error:
+            _log.warning("%s; a CPU that comes back is not recorded", error)
 
     def capture(self) -> Capture:
         """Takes a snapshot now; recording goes on meanwhile."""
@@ -146,8 +163,12 @@ class HistorySource:
     @property
     def captures_max(self) -> int:
         """How many captures may be held at once within ``max_total_bytes``, beside one that is being taken; 1 to 8."""
-        rings = self.reader.per_cpu_bytes * max(len(self.reader.cpus), 1)
-        return max(1, min(_CAPTURES_MAX, self.options.max_total_bytes // rings - 2))
+        return max(1, min(_CAPTURES_MAX, self.options.max_total_bytes // self._rings_bytes - 2))
+
+    @property
+    def _rings_bytes(self) -> int:
+        """Of all rings; a capture's copy is as large."""
+        return self.reader.per_cpu_bytes * max(len(self.reader.cpus), 1) * (2 if self.options.swap else 1)
 
     def losses(self, captures: Sequence[Capture]) -> tuple[int, int]:
         """(lost, overwritten) records of the whole host since this was last called; ``captures`` oldest first."""

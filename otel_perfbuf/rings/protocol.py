@@ -13,14 +13,12 @@ from importlib.metadata import entry_points
 from typing import Protocol, cast
 
 from otel_perfbuf.errors import ConfigError
+from otel_perfbuf.plugins import GROUP, OURS, registered_readers
 from otel_perfbuf.rings.base import ReaderStats
 from otel_perfbuf.rings.batch import Batch
 from otel_perfbuf.rings.maps import MapLike
 
 __all__ = ["GROUP", "Reader", "ReaderFactory", "find_reader", "registered_readers"]
-
-GROUP = "otel_perfbuf.readers"
-OURS = ("forward", "overwritable")
 
 
 class Reader(Protocol):
@@ -54,11 +52,6 @@ class ReaderFactory(Protocol):
     def __call__(self, map: MapLike, *, per_cpu_bytes: int) -> Reader:
         """A new reader of the map."""
         ...
-
-
-def registered_readers() -> tuple[str, ...]:
-    """The names that installed packages have registered, sorted; nothing is loaded."""
-    return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
 
 
 def find_reader(name: str) -> ReaderFactory:

@@ -26,6 +26,7 @@ from otel_perfbuf.rings.readout import PERF_SAMPLE_TIME, MappedRing, ReverseRead
 __all__ = ["SwapReadout"]
 
 PERF_RECORD_LOST = 2
+_PERIODS_MAX = 64  # of each ring; what is older is not given any more
 
 
 class _Part(NamedTuple):
@@ -115,7 +116,7 @@ class SwapReadout:
     def _end_period(self, states: Any) -> None:
         """The old side's rings begin their next period where they stand now."""
         for ring, state in zip(self._rings[self._before()], states, strict=True):
-            self._bounds[ring.page] = [state.head, *self._bounds[ring.page]][:8]
+            self._bounds[ring.page] = [state.head, *self._bounds[ring.page]][:_PERIODS_MAX]
 
 
 def _joined(arena: Arena, parts: list[list[_Part]], walk: Any, took_ns: int, timed: bool) -> Batch:
@@ -129,7 +130,8 @@ def _joined(arena: Arena, parts: list[list[_Part]], walk: Any, took_ns: int, tim
         for state, run, (current, before) in zip(states, runs, parts, strict=True):
             ffi.memmove(ffi.addressof(state), ffi.addressof(current.state), ffi.sizeof("struct pb_ring_state"))
             state.first_frame = at
-            state.wrapped = current.state.wrapped or before.state.wrapped
+            forgotten = any(part.bounds and part.bounds[-1] for part in (current, before))
+            state.wrapped = current.state.wrapped or before.state.wrapped or forgotten
             for frames, first, last in run:
                 with memoryview(frames) as source:
                     size = (last - first) * FRAME_BYTES

@@ -35,6 +35,7 @@ class _KernelHistory:
 
     def attach(self) -> None:
         self.source.attach()
+        self.source.watch_cpus()
 
     def status(self) -> Mapping[str, Any]:
         reader = self.source.reader
@@ -106,6 +107,7 @@ class KernelParts:
                     string_bytes=options.strings.max_bytes,
                     path_bytes=options.strings.max_path_bytes,
                     buffers=options.buffers,
+                    swap=options.snapshot == "swap",
                     alerts=_alert_rules(exits),
                 )
             )
@@ -127,15 +129,19 @@ class KernelParts:
         )
 
     def live(self, options: PerfBufferOptions, emit: Callable[[Payload], object]) -> Live:
-        """Loads the process program and opens its rings."""
+        """Loads the process program, if it is asked for, and opens its reader."""
         from otel_perfbuf.bpf.process import ProcessProgram
-        from otel_perfbuf.recorder.live import LiveStream
+        from otel_perfbuf.recorder.live import LiveStream, NamedMap
         from otel_perfbuf.records import build_plan
+        from otel_perfbuf.rings.protocol import find_reader
 
+        open_reader = None if options.mode == "forward" else find_reader(options.mode)
         return LiveStream(
-            ProcessProgram(),
+            ProcessProgram() if options.map is None else NamedMap(options.map),
             build_plan(),
             emit,
             per_cpu_bytes=options.per_cpu_bytes,
             watermark_bytes=int(options.per_cpu_bytes * options.watermark),
+            open_reader=open_reader,
+            mode=options.mode,
         )

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from otel_perfbuf.errors import ConfigError
 from otel_perfbuf.exporters.options import StrictModel, TlsOptions
+from otel_perfbuf.plugins import OURS, registered_readers
 from otel_perfbuf.triggers.bound import RUN_DIRECTORY
 from otel_perfbuf.triggers.manners import BudgetOptions
 from otel_perfbuf.triggers.process_exit import ProcessExitOptions
@@ -42,6 +43,14 @@ Unavailable = list[tuple[str, str]]
 _NOT_YET = "this is not available yet"
 _COMM_MAX_BYTES = 15  # TASK_COMM_LEN less its NUL
 _COMMS_MAX = 1024  # entries of the BPF program's maps
+
+
+def _no_reader(mode: str) -> str | None:
+    """What is wrong with a mode that is none of ours; None: an installed package has registered it."""
+    readers = registered_readers()
+    if mode in readers:
+        return None
+    return f"there is no reader {mode}; known are {', '.join((*OURS, *readers))}"
 
 
 def _percent(value: object) -> float:
@@ -162,8 +171,10 @@ class PerfBufferOptions(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _map_alone(cls, given: Any) -> Any:
-        if isinstance(given, dict) and str(given.get("map") or "").startswith("/") and "program" not in given:
-            return {**given, "program": None}
+        if isinstance(given, dict) and given.get("map") and "program" not in given:
+            ours = given.get("mode", "overwritable") in OURS
+            if str(given["map"]).startswith("/") or not ours:
+                return {**given, "program": None}
         return given
 
     @property
@@ -174,17 +185,21 @@ class PerfBufferOptions(StrictModel):
     def unavailable(self) -> Unavailable:
         """What this version or this host cannot do."""
         found: Unavailable = []
-        if self.mode not in ("forward", "overwritable"):
-            found.append(("mode", f"there is no reader {self.mode}; write forward or overwritable"))
-        if self.program not in ("syscalls", "process"):
+        registered = self.mode not in OURS
+        if registered and (sentence := _no_reader(self.mode)):
+            found.append(("mode", sentence))
+        elif registered and self.program is None:
+            pass  # the reader knows what to do with the map's name
+        elif self.program not in ("syscalls", "process"):
             found.append(("program", "only the built-in programs syscalls and process are available yet"))
         elif self.mode == "overwritable" and self.program != "syscalls":
             found.append(("mode", f"program {self.program} is recorded in mode forward only"))
-        elif self.mode == "forward" and self.program != "process":
+        elif self.mode != "overwritable" and self.program != "process":
             found.append(("mode", f"program {self.program} is recorded in mode overwritable only, so far"))
         if self.mode == "overwritable" and self._total_bytes() > self.max_total_bytes:
+            twice = "twice " if self.snapshot == "swap" else ""
             sentence = (
-                f"on this host, {os.cpu_count()} CPUs x per_cpu_bytes and as much for the copies are"
+                f"on this host, {os.cpu_count()} CPUs x {twice}per_cpu_bytes and as much for the copies are"
                 f" {self._total_bytes()} bytes, more than {self.max_total_bytes}; make per_cpu_bytes smaller or"
                 " max_total_bytes larger"
             )
@@ -195,13 +210,14 @@ class PerfBufferOptions(StrictModel):
         found += [(key, _NOT_YET) for key in ("event_name", "redact") if key in given and getattr(self, key)]
         if self.ring == "shared":
             found.append(("ring", "shared rings are not available yet; write per_cpu or auto"))
-        if self.snapshot == "swap":
-            found.append(("snapshot", f"{_NOT_YET}; write copy"))
+        if self.snapshot == "swap" and self.mode != "overwritable":
+            found.append(("snapshot", f"only an overwritable ring has snapshots; in mode {self.mode} write copy"))
         return found
 
     def _total_bytes(self) -> int:
-        """Rings (their size is rounded up to a power of two) and their copies, over all CPUs."""
-        return 2 * (1 << (self.per_cpu_bytes - 1).bit_length()) * (os.cpu_count() or 1)
+        """Rings (their size is rounded up to a power of two; two a CPU to swap) and their copies, over all CPUs."""
+        rings = 2 if self.snapshot == "swap" else 1
+        return 2 * rings * (1 << (self.per_cpu_bytes - 1).bit_length()) * (os.cpu_count() or 1)
 
 
 class GrpcReceiverOptions(StrictModel):

@@ -77,7 +77,7 @@ class Running:
     def start(self) -> None:
         """Starts everything."""
         try:
-            if self._graph.recorders or self._graph.forward:
+            if self._needs_kernel():
                 self._parts.check()
             self._undo.callback(self._telemetry.add_source(self._samples))
             for name in self._configuration.service.extensions:
@@ -92,6 +92,11 @@ class Running:
         except BaseException:
             self.stop(timeout_s=1.0, keep=self._kept)
             raise
+
+    def _needs_kernel(self) -> bool:
+        """Whether a program of ours is to be loaded: a registered reader over somebody else's map may need nothing."""
+        receivers = (self._configuration.receivers[name].options for name in self._graph.forward)
+        return bool(self._graph.recorders) or any(cast(PerfBufferOptions, options).program for options in receivers)
 
     def queues(self) -> Mapping[str, SendingQueue]:
         """The running queues, by exporter id."""

@@ -60,6 +60,11 @@ class Agent:
             check=False,
         )
 
+    def wait(self) -> int:
+        """Its exit code when it ends by itself; keeps its words."""
+        self.log += self._process.communicate(timeout=READY_S)[1].decode()
+        return self._process.returncode
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ends it by a signal; gives its exit code and keeps the rest of its words. A second time is fine."""
         if self._process.poll() is None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +178,12 @@ def test_two_recorders_cannot_share_a_history() -> None:
     [
         ("receivers", "otlp", None, "receivers.otlp"),
         ("receivers", "perf_buffer/syscalls", {"ring": "shared"}, "receivers.perf_buffer/syscalls.ring"),
-        ("receivers", "perf_buffer/syscalls", {"snapshot": "swap"}, "receivers.perf_buffer/syscalls.snapshot"),
+        (
+            "receivers",
+            "perf_buffer/x",
+            {"program": "process", "mode": "forward", "snapshot": "swap"},
+            "receivers.perf_buffer/x.snapshot",
+        ),
         ("receivers", "perf_buffer/syscalls", {"mode": "kafka"}, "receivers.perf_buffer/syscalls.mode"),
         ("receivers", "perf_buffer/x", {"program": "my.bpf.o"}, "receivers.perf_buffer/x.program"),
         ("receivers", "perf_buffer/x", {"map": "/sys/fs/bpf/x"}, "receivers.perf_buffer/x.program"),
@@ -190,6 +197,34 @@ def test_what_is_not_available_is_said(section: str, component: str, options: An
     tree = _good()
     tree[section][component] = options
     assert path in _problems(tree)
+
+
+def test_swap_counts_twice() -> None:
+    """Two rings a CPU and a copy of both must fit into max_total_bytes."""
+    tree = _good()
+    cpus = os.cpu_count() or 1
+    fits = {"per_cpu_bytes": "1MiB", "max_total_bytes": cpus * (4 << 20), "snapshot": "swap"}
+    tree["receivers"]["perf_buffer/syscalls"] = fits
+    parse(tree)
+    fits["max_total_bytes"] = cpus * (4 << 20) - 1
+    assert "x twice per_cpu_bytes" in _problems(tree)["receivers.perf_buffer/syscalls.max_total_bytes"]
+
+
+def test_a_registered_reader_can_be_a_mode(register_readers: Callable[..., Path]) -> None:
+    """With the process program, or with a map of its own that no program of ours fills; not with syscalls."""
+    register_readers(datagrams="custom_reader:DatagramReader")
+    tree = _good()
+    for options in ({"program": "process"}, {"map": "127.0.0.1:0"}, {"map": "/sys/fs/bpf/x"}):
+        tree["receivers"]["perf_buffer/live"] = {"mode": "datagrams", **options}
+        configuration = parse(tree)
+        receiver = configuration.receivers["perf_buffer/live"].options
+        assert isinstance(receiver, PerfBufferOptions)
+        assert receiver.program == options.get("program")
+        assert build_graph(configuration).forward == ("perf_buffer/live",)
+    tree["receivers"]["perf_buffer/live"] = {"mode": "datagrams"}
+    assert "overwritable only" in _problems(tree)["receivers.perf_buffer/live.mode"]
+    tree["receivers"]["perf_buffer/live"]["mode"] = "datagram"
+    assert "forward, overwritable, datagrams" in _problems(tree)["receivers.perf_buffer/live.mode"]
 
 
 @pytest.mark.parametrize("trigger", ["span_error", "log_severity", "oom_kill"])

@@ -54,3 +54,14 @@ def test_what_the_first_of_two_captures_holds_is_not_gone() -> None:
     (edge,) = ring_edges(both, STARTED_NS).values()
     assert edge == Edge(150, 156, kept=16)
     assert edge.before - edge.kept == 40 + 100  # before the first, and between the two
+
+
+def test_a_cpu_that_came_back_begins_with_its_first_ring() -> None:
+    """The second ring goes on where the first one ended; without the first one it tells what is gone itself."""
+    both = capture(100, (50, 40, 8), (60, 48, 8))
+    first = both.batch.rings[0]
+    first.frame_count = 1
+    both.batch.rings.append(SimpleNamespace(cpu=3, wrapped=False, first_frame=1, frame_count=1))
+    assert ring_edges([both], STARTED_NS) == {3: Edge(50, 40)}
+    del both.batch.rings[0]
+    assert ring_edges([both], STARTED_NS) == {3: Edge(60, 48)}

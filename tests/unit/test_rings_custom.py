@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import runpy
 import socket
-from collections.abc import Iterator
-from importlib.metadata import EntryPoint, EntryPoints
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from otel_perfbuf.errors import ConfigError
-from otel_perfbuf.rings import protocol
 from otel_perfbuf.rings.protocol import Reader, find_reader, registered_readers
 from otel_perfbuf.testing import ReaderContract
 
@@ -46,19 +44,9 @@ def test_the_example_is_short_and_runs(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == "0 b'hello'\n"
 
 
-def test_a_registered_reader_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_reader_is_found_by_its_name(register_readers: Callable[..., Path]) -> None:
     """By the entry point group; an unknown name gets the known ones, one that does not load its cause."""
-    points = EntryPoints(
-        [
-            EntryPoint("fake", "collections:OrderedDict", protocol.GROUP),
-            EntryPoint("broken", "no_such_module:Reader", protocol.GROUP),
-        ]
-    )
-
-    def played(**wanted: Any) -> EntryPoints:
-        return points.select(**wanted)
-
-    monkeypatch.setattr(protocol, "entry_points", played)
+    register_readers(fake="collections:OrderedDict", broken="no_such_module:Reader")
     assert registered_readers() == ("broken", "fake")
     assert find_reader("fake").__name__ == "OrderedDict"  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="known are forward, overwritable, broken, fake"):

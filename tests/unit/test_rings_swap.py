@@ -106,6 +106,19 @@ def test_all_repeats_what_earlier_snapshots_gave() -> None:
     assert numbers(reader.snapshot(everything=False)) == [12]
 
 
+def test_periods_that_are_forgotten_are_told() -> None:
+    """After very many snapshots "all" is still unbroken, and says that it does not go back to the beginning."""
+    pair = Pair(1 << 16)
+    reader = readout(pair)
+    for _ in range(300):
+        pair.send(1)
+        batch = reader.snapshot(everything=True)
+        got = numbers(batch)
+        assert got == list(range(pair.number - len(got), pair.number))
+        assert batch.rings[0].wrapped == (len(got) < pair.number)
+    assert 100 < len(got) < 300
+
+
 def test_an_overwritten_period_ends_the_history() -> None:
     """Where the newest period has lost its beginning, nothing older is given: there would be a gap."""
     pair = Pair(256)

@@ -68,9 +68,15 @@ class NotOverwritable(PerfbufError):
 
 
 class ExportError(PerfbufError):
-    """A backend did not take a request; ``retryable`` says whether the same bytes may be sent again."""
+    """A backend did not take a request; ``retryable`` says whether the same bytes may be sent again.
 
-    def __init__(self, message: str, *, retryable: bool, retry_after_s: float | None = None) -> None:
+    ``too_large``: it would take a smaller one.
+    """
+
+    def __init__(
+        self, message: str, *, retryable: bool, retry_after_s: float | None = None, too_large: bool = False
+    ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.too_large = too_large

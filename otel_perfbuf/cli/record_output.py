@@ -40,13 +40,14 @@ class _Keeper(logging.Handler):
         self._problems = problems
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps one message."""
-        self._problems.append(record.getMessage())
+        """Keeps one message; an attempt that will be made again is no problem yet."""
+        if not getattr(record, "tried_again", False):
+            self._problems.append(record.getMessage())
 
 
 def _once(problems: list[str]) -> list[str]:
-    """Each problem once: not what is said as the cause inside another's sentence, nor tries before the last."""
-    different = list(dict.fromkeys(problem.split("; it is kept in memory", 1)[0] for problem in problems))
+    """Each problem once: not what is said as the cause inside another's sentence."""
+    different = list(dict.fromkeys(problems))
     return [each for each in different if not any(each in other for other in different if other != each)]
 
 

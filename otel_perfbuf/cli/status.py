@@ -48,4 +48,8 @@ def _lines(status: dict[str, Any]) -> Iterator[str]:
     for name, exporter in status.get("exporters", {}).items():
         counts = " ".join(f"{key}={exporter.get(key, 0)}" for key in ("sent", "failed", "rejected", "dropped"))
         yield f"{name} queue={exporter.get('queue_size')}/{exporter.get('queue_capacity')} {counts}"
+    for name, spool in status.get("spools", {}).items():
+        counts = " ".join(f"{key}={spool.get(key, 0)}" for key in ("dumps", "dropped", "malformed", "failed"))
+        waiting = "".join(f" waiting[{exporter}]={dumps}" for exporter, dumps in spool.get("waiting", {}).items())
+        yield f"{name} bytes={spool.get('bytes', 0)} {counts}{waiting}"
     yield f"spool={format_size(int(status.get('spool_bytes', 0)))}"

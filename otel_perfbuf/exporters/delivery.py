@@ -51,11 +51,12 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What a drain had to drop: log records and spans; ``sentence`` is "" when it was nothing."""
+    """What a drain had to drop: log records and spans, and dumps that stay in the spool; ``sentence`` tells both."""
 
     records: int
     spans: int
     sentence: str
+    kept: int = 0
 
 
 Done = Callable[[Payload, Outcome], object]

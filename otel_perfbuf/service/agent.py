@@ -11,17 +11,17 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Any, Final
 
 from otel_perfbuf.errors import ConfigError, PerfbufError
-from otel_perfbuf.exporters.queue import SendingQueue
 from otel_perfbuf.service import log
 from otel_perfbuf.service.graph import build_graph
 from otel_perfbuf.service.model import Configuration
+from otel_perfbuf.service.outlets import Kept
 from otel_perfbuf.service.parts import Parts
 from otel_perfbuf.service.running import Running
 from otel_perfbuf.service.telemetry import Telemetry
@@ -63,16 +63,16 @@ class Agent:
         _log.info("stopped")
         return 0
 
-    def _start(self, configuration: Configuration, kept: Mapping[str, SendingQueue] | None = None) -> Running:
+    def _start(self, configuration: Configuration, kept: Kept | None = None) -> Running:
         running = Running(configuration, self._parts, self._telemetry, self._status, kept)
         running.start()
         return running
 
-    def _restart(self, configuration: Configuration, kept: Mapping[str, SendingQueue]) -> Running:
+    def _restart(self, configuration: Configuration, kept: Kept) -> Running:
         try:
             return self._start(configuration, kept)
         except BaseException:
-            for queue in kept.values():
+            for queue in kept.queues.values():
                 queue.drain(1.0)
             raise
 
@@ -87,12 +87,7 @@ class Agent:
         if changed == configuration:
             _log.info("reload: nothing has changed")
             return configuration, running
-        # What is queued for an unchanged exporter is still sent, and its file is not begun anew.
-        kept = {
-            name: queue
-            for name, queue in running.queues().items()
-            if changed.exporters.get(name) == configuration.exporters[name] and name in build_graph(changed).exporters
-        }
+        kept = _unchanged(running.running_outlets(), configuration, changed)
         for sentence in running.stop(keep=kept):
             _log.warning("%s", sentence)
         try:
@@ -114,6 +109,22 @@ class Agent:
             "uptime_seconds": round(time.time() - self._started_unix_s, 3),
             "reloads": self._reloads,
         }
+
+
+def _unchanged(running: Kept, before: Configuration, after: Configuration) -> Kept:
+    """What is queued for an unchanged exporter is still sent, and its file is not begun anew; so with its spool."""
+    used = build_graph(after).exporters
+    spools = {
+        name: spool
+        for name, spool in running.spools.items()
+        if after.extensions.get(name) == before.extensions[name] and name in after.service.extensions
+    }
+    queues = {}
+    for name, queue in running.queues.items():
+        storage = getattr(getattr(before.exporters[name].options, "sending_queue", None), "storage", None)
+        if after.exporters.get(name) == before.exporters[name] and name in used and storage in (None, *spools):
+            queues[name] = queue
+    return Kept(queues, spools)
 
 
 @contextmanager

@@ -17,7 +17,12 @@ from typing import Final, cast
 
 from otel_perfbuf.exporters.payload import Payload, Signal
 from otel_perfbuf.service.model import Configuration, PipelineOptions
-from otel_perfbuf.service.options import ControlOptions, FlightRecorderOptions, PerfBufferOptions
+from otel_perfbuf.service.options import (
+    ControlOptions,
+    FileStorageOptions,
+    FlightRecorderOptions,
+    PerfBufferOptions,
+)
 from otel_perfbuf.service.problems import Problems
 from otel_perfbuf.service.registry import Section
 from otel_perfbuf.triggers.bound import path_fault
@@ -93,11 +98,32 @@ def check_graph(configuration: Configuration, named: Mapping[Section, set[str]],
                 if (owner := owners.setdefault(receiver, name)) != name:
                     sentence = f"{receiver} is the history of {owner} already; a receiver has one flight_recorder"
                     problems.add(f"connectors.{name}.history.{index}", sentence)
+    _check_storage(configuration, named, problems)
+
+
+def _check_storage(configuration: Configuration, named: Mapping[Section, set[str]], problems: Problems) -> None:
+    """Each sending queue's storage is a file_storage that is started; no two share a directory."""
     for name, exporter in configuration.exporters.items():
         storage = getattr(getattr(exporter.options, "sending_queue", None), "storage", None)
-        if storage is not None:
-            path = f"exporters.{name}.sending_queue.storage"
-            problems.add(path, "the spool is not available yet; dumps are kept in memory until they are sent")
+        path = f"exporters.{name}.sending_queue.storage"
+        extension = configuration.extensions.get(storage or "")
+        if storage is None:
+            continue
+        if storage not in named["extensions"]:
+            problems.add(path, _undefined("extension", storage, named["extensions"]))
+        elif extension is not None and not isinstance(extension.options, FileStorageOptions):
+            problems.add(path, f"{storage} is no file_storage")
+        elif storage not in configuration.service.extensions:
+            problems.add(path, f"{storage} is not started: add it to service.extensions")
+    owners: dict[str, str] = {}
+    for name, extension in configuration.extensions.items():
+        if isinstance(extension.options, FileStorageOptions):
+            directory = extension.options.directory
+            path = f"extensions.{name}.directory"
+            if not directory.startswith("/"):
+                problems.add(path, f"{directory!r} is no absolute path")
+            elif (owner := owners.setdefault(directory.rstrip("/"), name)) != name:
+                problems.add(path, f"{directory} is the directory of {owner} already; a spool needs one of its own")
 
 
 def _check_sockets(configuration: Configuration, problems: Problems) -> None:

@@ -365,14 +365,10 @@ class HealthCheckOptions(StrictModel):
 
 
 class FileStorageOptions(StrictModel):
-    """The spool."""
+    """The spool: a directory of its own; the oldest whole dump makes room."""
 
     directory: str = "/var/lib/otel-perfbuf/spool"
     max_bytes: Size = Field(default=1 << 30, ge=1 << 20)
-
-    def unavailable(self) -> Unavailable:
-        """All of it."""
-        return [("", "the spool is not available yet; dumps are kept in memory until they are sent")]
 
 
 class MetricsOptions(StrictModel):

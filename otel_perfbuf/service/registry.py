@@ -73,7 +73,7 @@ REGISTRY: Final[Mapping[Section, Mapping[str, ComponentType]]] = MappingProxyTyp
         "extensions": _own(
             ("control", "beta", ControlOptions),
             ("health_check", "beta", HealthCheckOptions),
-            ("file_storage", "unavailable", FileStorageOptions),
+            ("file_storage", "beta", FileStorageOptions),
         ),
     }
 )

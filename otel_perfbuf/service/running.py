@@ -9,29 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from functools import partial
 from typing import Any, Final, cast
 
 from otel_perfbuf.errors import PerfbufError
-from otel_perfbuf.exporters.components import exporter_module
-from otel_perfbuf.exporters.delivery import Outcome
-from otel_perfbuf.exporters.payload import Payload
-from otel_perfbuf.exporters.queue import SendingQueue
 from otel_perfbuf.service.control import Control, ControlBackend, DumpRequest, DumpSummary
 from otel_perfbuf.service.graph import Graph, build_graph
 from otel_perfbuf.service.health import HealthCheck
 from otel_perfbuf.service.model import Component, Configuration
 from otel_perfbuf.service.options import (
     ControlOptions,
+    FileStorageOptions,
     FlightRecorderOptions,
     HealthCheckOptions,
     PerfBufferOptions,
 )
-from otel_perfbuf.service.parts import History, Live, MadeDump, Parts
+from otel_perfbuf.service.outlets import Kept, Outlets
+from otel_perfbuf.service.parts import History, Live, Parts
 from otel_perfbuf.service.recording import Recording
 from otel_perfbuf.service.telemetry import Sample, Telemetry
 
@@ -47,8 +43,8 @@ class Running:
     """The started components of one configuration.
 
     ``start`` raises what the first component that could not start raised, after stopping the others. ``stop`` returns
-    sentences about what had to be dropped; twice is fine. ``kept``: running queues by exporter id, of a configuration
-    that ran before and has these exporters unchanged; after a failed start they go on, and are the caller's again.
+    sentences about what had to be dropped; twice is fine. ``kept``: running queues and spools of a configuration that
+    ran before and has these components unchanged; after a failed start they go on, and are the caller's again.
     """
 
     def __init__(
@@ -57,7 +53,7 @@ class Running:
         parts: Parts,
         telemetry: Telemetry,
         status: Callable[[], dict[str, Any]] = dict,
-        kept: Mapping[str, SendingQueue] | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self._configuration = configuration
         self._parts = parts
@@ -65,13 +61,13 @@ class Running:
         self._agent_status = status
         self._graph: Graph = build_graph(configuration)
         self._undo = contextlib.ExitStack()
-        self._kept = dict(kept or {})
-        self._queues: dict[str, SendingQueue] = {}
+        self._kept = kept or Kept({}, {})
+        self._outlets = Outlets(telemetry, self._kept)
         self._recordings: dict[str, Recording] = {}
         self._histories: dict[str, History] = {}
         self._live: dict[str, Live] = {}
         self._deadline_s = 0.0
-        self._keep: frozenset[str] = frozenset()
+        self._keep = Kept({}, {})
         self._leftovers: list[str] = []
 
     def start(self) -> None:
@@ -80,11 +76,13 @@ class Running:
             if self._needs_kernel():
                 self._parts.check()
             self._undo.callback(self._telemetry.add_source(self._samples))
+            self._undo.callback(lambda: self._outlets.close_spools(frozenset(self._keep.spools)))
             for name in self._configuration.service.extensions:
                 self._start_extension(self._configuration.extensions[name])
             self._undo.callback(self._drain)  # after whatever fills the queues has stopped
             for name in self._graph.exporters:
-                self._start_exporter(self._configuration.exporters[name])
+                self._outlets.start_exporter(self._configuration.exporters[name])
+            self._outlets.resume()
             for name in self._graph.recorders:
                 self._start_recorder(self._configuration.connectors[name])
             for name in self._graph.forward:
@@ -98,23 +96,26 @@ class Running:
         receivers = (self._configuration.receivers[name].options for name in self._graph.forward)
         return bool(self._graph.recorders) or any(cast(PerfBufferOptions, options).program for options in receivers)
 
-    def queues(self) -> Mapping[str, SendingQueue]:
-        """The running queues, by exporter id."""
-        return dict(self._queues)
+    def running_outlets(self) -> Kept:
+        """The running queues and spools, by component id."""
+        return Kept(self._outlets.queues, self._outlets.spools)
 
-    def stop(self, timeout_s: float = STOP_S, keep: Iterable[str] = ()) -> list[str]:
+    def stop(self, timeout_s: float = STOP_S, keep: Kept | None = None) -> list[str]:
         """Stops everything within about ``timeout_s``: triggers, recorders, live streams, then the queues.
 
-        ``keep``: ids of exporters whose queues go on; they are the caller's from then on.
+        ``keep``: queues and spools that go on; they are the caller's from then on.
         """
         self._deadline_s = time.monotonic() + timeout_s
-        self._keep = frozenset(keep)
+        self._keep = keep or Kept({}, {})
         self._undo.close()
         leftovers, self._leftovers = self._leftovers, []
         return leftovers
 
     def _start_extension(self, component: Component) -> None:
         extension: Control | HealthCheck
+        if isinstance(component.options, FileStorageOptions):
+            self._outlets.start_spool(component, component.options)
+            return
         if isinstance(component.options, ControlOptions):
             backend = ControlBackend(self.dump, self.status, self._telemetry.render)
             extension = Control(component.options, backend)
@@ -123,21 +124,6 @@ class Running:
             extension = HealthCheck(component.options)
         extension.start()
         self._undo.callback(extension.stop)
-
-    def _start_exporter(self, component: Component) -> None:
-        if component.id in self._kept:
-            self._queues[component.id] = self._kept[component.id]
-            return
-        options: Any = component.options
-        queue = SendingQueue(
-            exporter_module(component.type).create(options),
-            name=component.id,
-            retry=getattr(options, "retry_on_failure", None),
-            queue=getattr(options, "sending_queue", None),
-        )
-        # Before it is started: one that fails half-way has threads too.
-        self._queues[component.id] = queue
-        queue.start()
 
     def _start_recorder(self, component: Component) -> None:
         options = cast(FlightRecorderOptions, component.options)
@@ -154,7 +140,7 @@ class Running:
             history,
             self._parts,
             self._telemetry,
-            lambda dump: self._emit(component.id, dump),
+            lambda dump: self._outlets.emit(dump, self._graph.routes[component.id]),
         )
         self._undo.callback(lambda: self._stop_recording(recording))
         recording.start()
@@ -167,75 +153,16 @@ class Running:
 
     def _start_live(self, component: Component) -> None:
         live = self._parts.live(
-            cast(PerfBufferOptions, component.options), lambda payload: self._pass_on(component.id, payload)
+            cast(PerfBufferOptions, component.options),
+            lambda payload: self._outlets.pass_on(component.id, payload, self._graph.routes[component.id]),
         )
         self._undo.callback(live.stop)
         live.start()
         self._live[component.id] = live
 
-    def _pass_on(self, receiver: str, payload: Payload) -> None:
-        taken = False
-        for route in self._graph.routes[receiver]:
-            part = route.part(payload)
-            if part is not None:
-                taken |= self._queues[route.exporter].put(part, self._counted(route.exporter))
-        outcome = "accepted" if taken else "refused"
-        self._telemetry.add(f"otelcol_receiver_{outcome}_log_records", (receiver,), payload.records)
-
-    def _emit(self, connector: str, dump: MadeDump) -> None:
-        """Hands a dump to all its exporters; when the last has settled it, it is exported or failed."""
-        parts = [
-            (route.exporter, part)
-            for route in self._graph.routes[connector]
-            if (part := route.part(dump.payload)) is not None
-        ]
-        waiting = _Waiting(len(parts))
-
-        def settled(exporter: str, payload: Payload, outcome: Outcome) -> None:
-            self._counted(exporter)(payload, outcome)
-            delivered = waiting.settle(outcome.delivered)
-            if delivered is None:
-                return
-            word = "exported" if delivered else "failed"
-            self._telemetry.add("perfbuf_dumps", (dump.header.trigger, word))
-            reason = f": {outcome.error}" if not delivered and outcome.error else ""
-            _log.log(
-                logging.INFO if delivered else logging.WARNING,
-                "dump %s (%s, %d records) %s%s",
-                dump.header.dump_id,
-                dump.header.trigger,
-                dump.header.records,
-                word,
-                reason,
-            )
-
-        for exporter, part in parts:
-            self._queues[exporter].put(part, partial(settled, exporter))
-
-    def _counted(self, exporter: str) -> Callable[[Payload, Outcome], None]:
-        def count(_: Payload, outcome: Outcome) -> None:
-            logs = outcome.logs
-            self._telemetry.add("otelcol_exporter_sent_log_records", (exporter,), logs.sent)
-            failed = logs.failed + logs.rejected + logs.dropped
-            self._telemetry.add("otelcol_exporter_send_failed_log_records", (exporter,), failed)
-
-        return count
-
     def _drain(self) -> None:
-        """All queues at the same time: one peer that is away must not take the others' seconds."""
         left_s = max(self._deadline_s - time.monotonic(), 0.1)
-
-        def drain(queue: SendingQueue) -> None:
-            leftover = queue.drain(left_s)
-            if leftover.sentence:
-                self._leftovers.append(leftover.sentence)
-
-        ending = [queue for name, queue in self._queues.items() if name not in self._keep]
-        threads = [threading.Thread(target=drain, args=(queue,), daemon=True) for queue in ending]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(left_s + 1.0)
+        self._leftovers += self._outlets.drain(left_s, frozenset(self._keep.queues))
 
     def dump(self, request: DumpRequest) -> DumpSummary:
         """A dump on demand, waited for; PerfbufError when none can be made."""
@@ -264,23 +191,11 @@ class Running:
         for recording in self._recordings.values():
             if recording.history_s is not None:
                 receivers[recording.receiver]["history_seconds"] = recording.history_s
-        exporters = {}
-        for name, queue in self._queues.items():
-            stats = queue.stats()
-            exporters[name] = {
-                "queue_size": stats.queue_size,
-                "queue_capacity": stats.queue_capacity,
-                "sent": stats.logs.sent,
-                "failed": stats.logs.failed,
-                "rejected": stats.logs.rejected,
-                "dropped": stats.logs.dropped,
-            }
         return {
             **self._agent_status(),
             "receivers": receivers,
             "connectors": {name: recording.status() for name, recording in self._recordings.items()},
-            "exporters": exporters,
-            "spool_bytes": 0,
+            **self._outlets.status(),
         }
 
     def _samples(self) -> Iterable[Sample]:
@@ -296,23 +211,4 @@ class Running:
                 yield Sample("perfbuf_history_seconds", (recording.receiver,), recording.history_s)
             for cause, count in recording.refused().items():
                 yield Sample("perfbuf_triggers_refused", (cause,), count)
-        for name, queue in self._queues.items():
-            stats = queue.stats()
-            yield Sample("otelcol_exporter_queue_size", (name,), stats.queue_size)
-            yield Sample("otelcol_exporter_queue_capacity", (name,), stats.queue_capacity)
-
-
-class _Waiting:
-    """Counts down the exporters of one dump."""
-
-    def __init__(self, count: int) -> None:
-        self._left = count
-        self._delivered = True
-        self._lock = threading.Lock()
-
-    def settle(self, delivered: bool) -> bool | None:
-        """One exporter is done: whether all have delivered, when it is the last; else None."""
-        with self._lock:
-            self._left -= 1
-            self._delivered &= delivered
-            return self._delivered if self._left == 0 else None
+        yield from self._outlets.samples()

@@ -100,7 +100,7 @@ class Telemetry:
         """All metrics in Prometheus' text format."""
         with self._lock:
             values, counts = dict(self._values), dict(self._counts)
-        values["perfbuf_spool_bytes", ()] = 0  # nothing is spooled in this version
+        values["perfbuf_spool_bytes", ()] = 0  # without a spool
         for source in list(self._sources):
             for sample in source():
                 key = sample.name, sample.labels

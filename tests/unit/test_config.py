@@ -188,7 +188,8 @@ def test_two_recorders_cannot_share_a_history() -> None:
         ("receivers", "perf_buffer/x", {"program": "my.bpf.o"}, "receivers.perf_buffer/x.program"),
         ("receivers", "perf_buffer/x", {"map": "/sys/fs/bpf/x"}, "receivers.perf_buffer/x.program"),
         ("receivers", "perf_buffer/syscalls", {"redact": [{"pattern": "x"}]}, "receivers.perf_buffer/syscalls.redact"),
-        ("extensions", "file_storage", None, "extensions.file_storage"),
+        ("extensions", "file_storage", {"max_bytes": "1KiB"}, "extensions.file_storage.max_bytes"),
+        ("extensions", "file_storage", {"directory": "spool"}, "extensions.file_storage.directory"),
         ("exporters", "file/2", {"path": "y", "format": "parquet"}, "exporters.file/2.format"),
     ],
 )
@@ -225,6 +226,32 @@ def test_a_registered_reader_can_be_a_mode(register_readers: Callable[..., Path]
     assert "overwritable only" in _problems(tree)["receivers.perf_buffer/live.mode"]
     tree["receivers"]["perf_buffer/live"]["mode"] = "datagram"
     assert "forward, overwritable, datagrams" in _problems(tree)["receivers.perf_buffer/live.mode"]
+
+
+@pytest.mark.parametrize(
+    ("extensions", "started", "storage", "sentence"),
+    [
+        ({}, [], "file_storage", "there is no extension file_storage"),
+        ({"file_storage": None}, [], "file_storage", "add it to service.extensions"),
+        ({"control": None}, ["control"], "control", "control is no file_storage"),
+    ],
+)
+def test_a_queue_names_a_spool_that_is_started(
+    extensions: dict[str, Any], started: list[str], storage: str, sentence: str
+) -> None:
+    """A storage that is not there, not started or something else is an error at its key."""
+    tree = _good()
+    tree["extensions"] = extensions
+    tree["service"]["extensions"] = started
+    tree["exporters"]["otlp_grpc"] = {"sending_queue": {"storage": storage}}
+    assert sentence in _problems(tree)["exporters.otlp_grpc.sending_queue.storage"]
+
+
+def test_two_spools_cannot_share_a_directory() -> None:
+    """Each has one of its own."""
+    tree = _good()
+    tree["extensions"] |= {"file_storage/a": {"directory": "/x"}, "file_storage/b": {"directory": "/x/"}}
+    assert "is the directory of file_storage/a" in _problems(tree)["extensions.file_storage/b.directory"]
 
 
 @pytest.mark.parametrize("trigger", ["span_error", "log_severity", "oom_kill"])
@@ -379,7 +406,7 @@ def test_components_are_those_that_work() -> None:
     listed = components()
     assert list(listed) == ["receivers", "connectors", "exporters", "extensions"]
     assert {"name": "perf_buffer", "stability": "beta"} in listed["receivers"]
-    assert all(kind["name"] not in ("otlp", "file_storage") for kinds in listed.values() for kind in kinds)
+    assert all(kind["name"] != "otlp" for kinds in listed.values() for kind in kinds)
 
 
 _json = st.recursive(

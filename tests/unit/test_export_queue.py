@@ -10,9 +10,11 @@ import pytest
 from export_samples import ScriptedExporter, SkippingClock, SteppedClock
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from otel_perfbuf.errors import ExportError
 from otel_perfbuf.exporters.backoff import Backoff
+from otel_perfbuf.exporters.item import ChunkInfo, KeptFault
 from otel_perfbuf.exporters.options import QueueOptions, RetryOptions
 from otel_perfbuf.exporters.payload import Chunk, Payload
 from otel_perfbuf.exporters.queue import Outcome, SendingQueue
@@ -372,3 +374,225 @@ def test_waits_stay_within_their_bounds(
         wait_s = backoff.next_wait_s(0.0, None)
         assert wait_s is not None
         assert 0 <= wait_s <= most * (1 + factor) * 1.001
+
+
+def logs(records: int) -> Chunk:
+    """A real request whose records are numbered, over two resources."""
+    request = ExportLogsServiceRequest()
+    for number in range(records):
+        if number in (0, records // 3):
+            scope = request.resource_logs.add(schema_url=f"r{number}").scope_logs.add(schema_url="s")
+        scope.log_records.add().time_unix_nano = number + 1
+    return Chunk("logs", request.SerializeToString(), records)
+
+
+def numbers(chunks: list[Chunk]) -> list[int]:
+    """The records of requests, in order, by protobuf's own parser."""
+    return [
+        record.time_unix_nano
+        for each in chunks
+        for resource in ExportLogsServiceRequest.FromString(each.body).resource_logs
+        for scope in resource.scope_logs
+        for record in scope.log_records
+    ]
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_too_large_chunks_are_halved_until_they_fit(records: int, most: int) -> None:
+    """A receiver that takes ``most`` records at a time gets all, in order, each once, in whole requests."""
+    taken: list[Chunk] = []
+
+    def answer(sent: Chunk, _before: int) -> int:
+        if sent.records > most:
+            raise ExportError("sending failed: 413", retryable=False, too_large=True)
+        taken.append(sent)
+        return 0
+
+    queue = started(ScriptedExporter(answer))
+    outcome = settled(queue, put_all(logs(records)))
+    queue.drain(1)
+    assert numbers(taken) == list(range(1, records + 1))
+    assert [each.records for each in taken] == [len(numbers([each])) for each in taken]
+    assert (outcome.logs.sent, outcome.logs.failed, outcome.delivered) == (records, 0, True)
+
+
+def test_a_record_that_is_too_large_alone_is_given_up_without_the_others() -> None:
+    """The one is counted as failed; what is left of its chunk arrives."""
+
+    def answer(sent: Chunk, _before: int) -> int:
+        if 7 in numbers([sent]):
+            raise ExportError("sending failed: 413", retryable=False, too_large=True)
+        return 0
+
+    queue = started(ScriptedExporter(answer))
+    outcome = settled(queue, put_all(logs(10)))
+    assert (outcome.logs.sent, outcome.logs.failed) == (9, 1)
+    queue.drain(1)
+
+
+def test_halves_are_retried_and_rejected_like_chunks() -> None:
+    """The first half is refused for a while, the second in part: all is counted once."""
+
+    def answer(sent: Chunk, before: int) -> int:
+        if before == 0:
+            raise ExportError("sending failed: 413", retryable=False, too_large=True)
+        if before < 4:
+            raise refused()
+        return 2 if 10 in numbers([sent]) else 0
+
+    queue = started(ScriptedExporter(answer))
+    outcome = settled(queue, put_all(logs(10)))
+    assert (outcome.logs.sent, outcome.logs.rejected) == (8, 2)
+    queue.drain(1)
+
+
+def test_a_failure_that_was_made_good_is_not_told() -> None:
+    """After a retry that worked the outcome has no error."""
+
+    def answer(_sent: Chunk, before: int) -> int:
+        if before < 3:
+            raise refused()
+        return 0
+
+    queue = started(ScriptedExporter(answer))
+    assert settled(queue, put_all(chunk("a"), chunk("b"))).error is None
+    queue.drain(1)
+
+
+class KeptInMemory:
+    """A Kept payload of a test: chunks that are settled are noted."""
+
+    dump_id = "kept"
+
+    def __init__(self, *chunks: Chunk) -> None:
+        self.all = chunks
+        self.settled: list[tuple[int, bool]] = []
+        self.drop: Callable[[], object] = lambda: None
+
+    def begin(self) -> list[ChunkInfo]:
+        """Those of the test."""
+        return [ChunkInfo(each.signal, each.records, len(each.body)) for each in self.all]
+
+    def load(self, index: int) -> Chunk:
+        """From memory; one called gone is not there."""
+        if self.all[index].body == b"gone":
+            raise KeptFault("reading the spool failed: the checksum is wrong")
+        return self.all[index]
+
+    def settle(self, index: int, *, delivered: bool) -> None:
+        """Noted."""
+        self.settled.append((index, delivered))
+
+    def on_drop(self, drop: Callable[[], object]) -> None:
+        """Kept for the test."""
+        self.drop = drop
+
+
+def test_kept_payload_outlives_max_elapsed_time() -> None:
+    """An hour of outage: what is in memory is given up after 300 s, what is in the spool arrives."""
+    clock = SkippingClock()
+
+    def answer(_sent: Chunk, _before: int) -> int:
+        if clock.now < 1000.0 + 3600:
+            raise refused()
+        return 0
+
+    queue = started(ScriptedExporter(answer), clock=clock, queue=QueueOptions(num_consumers=1))
+    kept = KeptInMemory(chunk("h"), chunk("a", 5))
+    outcome = settled(queue, lambda queue, done: queue.put_kept(kept, done))
+    assert (outcome.logs.sent, outcome.error) == (6, None)
+    assert kept.settled == [(0, True), (1, True)]
+    assert max(clock.waits) <= 30
+    clock.now = 1000.0
+    assert settled(queue, put_all(chunk("m"))).logs.failed == 1
+    queue.drain(1)
+
+
+def test_explicit_max_elapsed_time_holds_for_the_spool_too() -> None:
+    """Who writes a bound means it: the dump is counted as failed and acknowledged as given up."""
+
+    def answer(_sent: Chunk, _before: int) -> int:
+        raise refused()
+
+    queue = started(ScriptedExporter(answer), retry=RetryOptions.model_validate({"max_elapsed_time": "60s"}))
+    kept = KeptInMemory(chunk("h"), chunk("a", 5))
+    outcome = settled(queue, lambda queue, done: queue.put_kept(kept, done))
+    assert (outcome.logs.failed, outcome.delivered) == (6, False)
+    assert sorted(kept.settled) == [(0, False), (1, False)]
+    queue.drain(1)
+
+
+def test_kept_payloads_take_no_room_in_memory() -> None:
+    """Whatever lies in the spool, a queue of one request has room for one in memory."""
+    release = threading.Event()
+
+    def answer(_sent: Chunk, _before: int) -> int:
+        assert release.wait(WAIT_S)
+        return 0
+
+    queue = started(ScriptedExporter(answer), queue=QueueOptions(queue_size=1, num_consumers=1), clock=None)
+    for _ in range(50):
+        queue.put_kept(KeptInMemory(chunk("x" * 1000), chunk("y" * 1000)))
+    assert (queue.stats().queue_size, queue.stats().queue_bytes) == (100, 0)
+    assert queue.put(Payload((chunk("m"),)))
+    release.set()
+    assert queue.flush(WAIT_S)
+    queue.drain(WAIT_S)
+
+
+def test_drain_leaves_kept_payloads_where_they_are() -> None:
+    """They are not dropped, not settled and their listener is not called; one sentence says how many stay."""
+    tried = threading.Event()
+
+    def answer(sent: Chunk, _before: int) -> int:
+        if sent.body == b"a":
+            tried.set()
+            raise refused()
+        return 0
+
+    queue = started(ScriptedExporter(answer))
+    kept = KeptInMemory(chunk("h"), chunk("a", 5))
+    outcomes: list[Outcome] = []
+    queue.put_kept(kept, lambda _payload, outcome: outcomes.append(outcome))
+    assert tried.wait(WAIT_S)
+    left = queue.drain(2.0)
+    assert (left.records, left.kept) == (0, 1)
+    assert left.sentence == "stopping otlp_grpc: 1 dump stays in the spool for the next start"
+    assert kept.settled == [(0, True)]
+    assert outcomes == []
+    assert queue.stats().logs.dropped == 0
+
+
+def test_a_kept_payload_that_the_spool_drops_is_counted() -> None:
+    """What was not sent of it is dropped, once; a late answer changes nothing, and the queue goes on."""
+    release, sending = threading.Event(), threading.Event()
+
+    def answer(sent: Chunk, _before: int) -> int:
+        if sent.body == b"a":
+            sending.set()
+            assert release.wait(WAIT_S)
+        return 0
+
+    queue = started(ScriptedExporter(answer), queue=QueueOptions(num_consumers=1), clock=None)
+    kept = KeptInMemory(chunk("h"), chunk("a", 5), chunk("b", 7))
+    outcomes: list[Outcome] = []
+    queue.put_kept(kept, lambda _payload, outcome: outcomes.append(outcome))
+    assert sending.wait(WAIT_S)
+    kept.drop()
+    kept.drop()
+    assert [(each.logs.sent, each.logs.dropped) for each in outcomes] == [(1, 12)]
+    assert "oldest dump was dropped" in str(outcomes[0].error)
+    release.set()
+    assert settled(queue, put_all(chunk("next"))).logs.sent == 1
+    assert (queue.stats().logs.sent, queue.stats().logs.dropped) == (2, 12)
+    queue.drain(1)
+
+
+def test_a_kept_chunk_that_cannot_be_read_is_dropped_alone() -> None:
+    """A damaged chunk is counted; the others arrive."""
+    queue = started(ScriptedExporter())
+    kept = KeptInMemory(chunk("h"), chunk("gone", 5), chunk("b", 7))
+    outcome = settled(queue, lambda queue, done: queue.put_kept(kept, done))
+    assert (outcome.logs.sent, outcome.logs.dropped) == (8, 5)
+    assert "checksum" in str(outcome.error)
+    queue.drain(1)

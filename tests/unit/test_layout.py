@@ -21,7 +21,7 @@ PACKAGE = ROOT / "otel_perfbuf"
 
 # cli -> service -> recorder, exporters -> triggers, records -> rings -> bpf, _core -> errors: a part imports itself and
 # parts of a lower level. bpf is above _core, whose cffi module has the structs of bpf/records.h. The recorder makes
-# payloads and the exporters send them, so it may import exporters.payload.
+# payloads and the exporters send them, so it may import exporters.payload. The spool keeps what a queue sends.
 LEVELS = {
     "errors": 0,
     "units": 0,
@@ -34,11 +34,12 @@ LEVELS = {
     "records": 4,
     "recorder": 5,
     "exporters": 5,
+    "spool": 5,
     "service": 6,
     "cli": 7,
     "__main__": 8,
 }
-SEAMS = {("recorder", "exporters.payload")}
+SEAMS = {("recorder", "exporters.payload"), ("spool", "exporters.payload"), ("spool", "exporters.item")}
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:

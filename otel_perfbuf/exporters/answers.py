@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import re
 import time
 
 from google.protobuf.message import DecodeError
@@ -22,6 +23,7 @@ from otel_perfbuf.exporters.payload import Chunk, Signal
 __all__ = [
     "clipped",
     "counted",
+    "is_too_large",
     "rejected_in_json",
     "rejected_in_protobuf",
     "retry_after_s",
@@ -30,6 +32,11 @@ __all__ = [
 ]
 
 _MESSAGE_CHARS = 300
+_ASKED_MAX_S = 3600.0  # a receiver that asks for more is asked again after an hour
+
+# What gRPC's libraries and Go's HTTP say of a request that is above a limit: "received message larger than max (5 vs.
+# 4)" (Go, C), "gRPC message exceeds maximum size" (Java), "request body too large" (Go's MaxBytesReader)
+_TOO_LARGE = re.compile(r"larger than max|exceeds maximum size|body too large", re.IGNORECASE)
 
 
 def rejected_in_protobuf(signal: Signal, body: bytes) -> tuple[int, str]:
@@ -63,31 +70,47 @@ def status_message(body: bytes) -> str:
 
 
 def retry_delay_s(status: bytes | None) -> float | None:
-    """The delay of the RetryInfo inside an encoded google.rpc.Status; None without one. At least 0."""
+    """The delay of the RetryInfo inside an encoded google.rpc.Status, 0 to an hour; None without one."""
     if status is None:
         return None
     try:
         for detail in Status.FromString(status).details:
             info = RetryInfo()
             if detail.Unpack(info):
-                return max(0.0, float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
+                asked_s = float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+                return min(max(0.0, asked_s), _ASKED_MAX_S)
     except DecodeError:
         return None
     return None
 
 
-def retry_after_s(header: str | None, now_unix_s: float | None = None) -> float | None:
-    """Seconds of a Retry-After header (a number or an HTTP date), None when absent or unreadable. At least 0."""
+def retry_after_s(header: str | None, date: str | None = None) -> float | None:
+    """Seconds of a Retry-After header, 0 to an hour; None when absent or unreadable.
+
+    An HTTP date is taken against ``date``, the answer's own Date header: the clocks of both hosts may be hours apart.
+    """
     if header is None:
         return None
     text = header.strip()
     if text.isascii() and text.isdigit() and len(text) < 10:
-        return float(text)
+        return min(float(text), _ASKED_MAX_S)
+    at = _unix_s(text)
+    if at is None:
+        return None
+    now_unix_s = _unix_s(date) if date is not None else None
+    return min(max(0.0, at - (time.time() if now_unix_s is None else now_unix_s)), _ASKED_MAX_S)
+
+
+def _unix_s(http_date: str) -> float | None:
     try:
-        at = email.utils.parsedate_to_datetime(text).timestamp()
+        return email.utils.parsedate_to_datetime(http_date).timestamp()
     except (ValueError, OverflowError):
         return None
-    return max(0.0, at - (time.time() if now_unix_s is None else now_unix_s))
+
+
+def is_too_large(message: str) -> bool:
+    """Whether a receiver's words are about the size of the request."""
+    return _TOO_LARGE.search(message) is not None
 
 
 def counted(chunk: Chunk) -> str:

@@ -17,7 +17,7 @@ from otel_perfbuf.units import Duration, Size
 
 __all__ = ["Compression", "NetworkOptions", "QueueOptions", "RetryOptions", "StrictModel", "TlsOptions", "read_pem"]
 
-Compression = Literal["gzip", "none"]
+Compression = Literal["gzip", "zstd", "none"]
 
 
 class StrictModel(BaseModel):

@@ -15,7 +15,7 @@ import grpc
 from pydantic import Field, field_validator
 
 from otel_perfbuf.errors import ExportError
-from otel_perfbuf.exporters.answers import clipped, counted, rejected_in_protobuf, retry_delay_s
+from otel_perfbuf.exporters.answers import clipped, counted, is_too_large, rejected_in_protobuf, retry_delay_s
 from otel_perfbuf.exporters.options import NetworkOptions, read_pem
 from otel_perfbuf.exporters.payload import Chunk, Signal
 
@@ -55,6 +55,7 @@ class Options(NetworkOptions):
     """``endpoint``: ``HOST:PORT``, ``http://`` (plain text) or ``https://HOST:PORT``, or ``unix:///PATH``."""
 
     endpoint: str = Field(default="127.0.0.1:4317", min_length=1)
+    compression: Literal["gzip", "none"] = "gzip"  # gRPC's own library compresses, and it knows no other way
 
     @field_validator("endpoint")
     @classmethod
@@ -104,7 +105,10 @@ class OtlpGrpcExporter:
                 compression=self._compression,
             )
         except grpc.RpcError as fault:
-            raise self._error(chunk, fault) from fault
+            error = self._error(chunk, fault)
+            if cast(grpc.Call, fault).code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._disconnect()
+            raise error from fault
         except ValueError as fault:  # grpc's word for a channel that stop() closed meanwhile
             raise self._stopped() from fault
         rejected, why = rejected_in_protobuf(chunk.signal, answer)
@@ -135,6 +139,13 @@ class OtlpGrpcExporter:
             return grpc.insecure_channel(self._target, options=_CHANNEL_OPTIONS)
         return grpc.secure_channel(self._target, self._credentials, options=_CHANNEL_OPTIONS)
 
+    def _disconnect(self) -> None:
+        """Closes this stream's connection: behind one that is half open every attempt would time out in its turn."""
+        with self._lock:
+            channel = self._channels.pop(threading.get_ident(), None)
+        if channel is not None:
+            channel.close()
+
     def _plain(self) -> bool:
         tls = self._options.tls
         if self._scheme == "unix":  # a socket in the file system is not encrypted unless a certificate is given
@@ -149,12 +160,15 @@ class OtlpGrpcExporter:
         code = call.code()
         details = dict(call.trailing_metadata() or ()).get("grpc-status-details-bin")
         delay_s = retry_delay_s(details if isinstance(details, bytes) else None)
-        retryable = code in _RETRYABLE or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and delay_s is not None)
+        exhausted = code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        too_large = exhausted and is_too_large(call.details() or "")
+        retryable = code in _RETRYABLE or (exhausted and delay_s is not None and not too_large)
         return ExportError(
             f"sending {counted(chunk)} by gRPC to {self._options.endpoint} failed: "
             f"{code.name if code else 'UNKNOWN'}: {clipped(call.details() or 'no details')}",
             retryable=retryable,
             retry_after_s=delay_s if retryable else None,
+            too_large=too_large,
         )
 
 

@@ -22,12 +22,13 @@ from otel_perfbuf.errors import ExportError
 from otel_perfbuf.exporters.answers import (
     clipped,
     counted,
+    is_too_large,
     rejected_in_json,
     rejected_in_protobuf,
     retry_after_s,
     status_message,
 )
-from otel_perfbuf.exporters.options import NetworkOptions, TlsOptions, read_pem
+from otel_perfbuf.exporters.options import Compression, NetworkOptions, TlsOptions, read_pem
 from otel_perfbuf.exporters.payload import Chunk, Signal
 from otel_perfbuf.units import Duration
 
@@ -45,6 +46,7 @@ _ANSWER_BYTES: Final = 64 * 1024  # an answer is a few bytes; the rest of a long
 _GZIP_LEVEL: Final = (
     1  # 641 bytes a record become 13 with it (FACTS 36); higher levels cost the host more than the wire
 )
+_ZSTD_LEVEL: Final = 1
 
 
 class Options(NetworkOptions):
@@ -81,8 +83,8 @@ class OtlpHttpExporter:
             "traces": options.traces_endpoint or _joined(options.endpoint, _PATHS["traces"]),
         }
         self._headers = {"user-agent": "otel-perfbuf", **options.plain_headers(), "content-type": _PROTOBUF}
-        if options.compression == "gzip":
-            self._headers["content-encoding"] = "gzip"
+        if options.compression != "none":
+            self._headers["content-encoding"] = options.compression
         self._pools: dict[Signal, urllib3.PoolManager | _UnixPool] = {}
 
     def start(self) -> None:
@@ -99,7 +101,7 @@ class OtlpHttpExporter:
         url = self._urls[chunk.signal]
         limit_s = self._options.limit_s(timeout_s)
         deadline = time.monotonic() + limit_s
-        body = gzip.compress(chunk.body, _GZIP_LEVEL, mtime=0) if self._options.compression == "gzip" else chunk.body
+        body = _compressed(chunk.body, self._options.compression)
         try:
             answer = pool.request(
                 "POST",
@@ -158,7 +160,9 @@ class OtlpHttpExporter:
         raise ExportError(
             f"sending {counted(chunk)} by HTTP to {url} failed: HTTP {answer.status}{': ' + cause if cause else ''}",
             retryable=retryable,
-            retry_after_s=retry_after_s(answer.headers.get("retry-after")) if retryable else None,
+            retry_after_s=_asked_s(answer) if retryable else None,
+            # 413, and what a Collector says instead: HTTP 400 with the words of its body reader
+            too_large=answer.status == 413 or (answer.status == 400 and is_too_large(cause)),
         )
 
 
@@ -187,6 +191,20 @@ class _UnixPool(urllib3.HTTPConnectionPool):
 
     def _new_conn(self) -> _UnixConnection:
         return _UnixConnection(self._path)
+
+
+def _compressed(body: bytes, compression: Compression) -> bytes:
+    if compression == "gzip":
+        return gzip.compress(body, _GZIP_LEVEL, mtime=0)
+    if compression == "zstd":
+        import zstandard  # imported here: only who configures it needs it
+
+        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(body)
+    return body
+
+
+def _asked_s(answer: urllib3.BaseHTTPResponse) -> float | None:
+    return retry_after_s(answer.headers.get("retry-after"), answer.headers.get("date"))
 
 
 def _read(answer: urllib3.BaseHTTPResponse, deadline: float) -> bytes:

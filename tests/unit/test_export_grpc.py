@@ -28,6 +28,7 @@ from otel_perfbuf.exporters.payload import Payload
 from otel_perfbuf.exporters.queue import SendingQueue
 
 RETRYABLE = {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
+WAIT_S = 20
 Answer = Callable[[bytes, grpc.ServicerContext], bytes]
 
 
@@ -309,3 +310,48 @@ def test_schemes_decide_about_tls() -> None:
     assert plain("h:1", True)
     assert not plain("h:1", False)
     assert plain("unix:///s", False)
+
+
+def test_a_request_above_the_servers_limit_asks_for_a_smaller_one() -> None:
+    """gRPC's own server with a limit of 1,000 bytes: its RESOURCE_EXHAUSTED is about the size, and is not retried."""
+    handler = Receiver()
+    options = (("grpc.max_receive_message_length", 1000),)
+    server = grpc.server(futures.ThreadPoolExecutor(4), handlers=(handler,), options=options)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    exporter = started(endpoint=f"127.0.0.1:{port}", compression="none")
+    with pytest.raises(ExportError) as caught:
+        exporter.send(logs_chunk(50), 10)
+    exporter.stop()
+    server.stop(None).wait()
+    assert caught.value.too_large
+    assert not caught.value.retryable
+    assert handler.calls == []
+
+
+def test_a_connection_that_answers_nothing_is_left(receiver: tuple[Receiver, str, str]) -> None:
+    """After a timeout the next attempt connects anew: a half-open connection does not time out for a quarter hour."""
+    handler, endpoint, _ = receiver
+    silent = threading.Event()
+
+    def answer(_body: bytes, _context: grpc.ServicerContext) -> bytes:
+        if len(handler.calls) == 1:
+            silent.wait(WAIT_S)
+        return b""
+
+    handler.answer = answer
+    exporter = started(endpoint=endpoint)
+    with pytest.raises(ExportError) as caught:
+        exporter.send(logs_chunk(), 0.5)
+    assert caught.value.retryable
+    assert "DEADLINE_EXCEEDED" in str(caught.value)
+    assert exporter.send(logs_chunk(), WAIT_S) == 0
+    silent.set()
+    exporter.stop()
+    assert len({peer for _, _, _, peer in handler.calls}) == 2
+
+
+def test_zstd_is_refused_where_it_is_configured() -> None:
+    """gRPC's library has no zstd: an error of the configuration, not a fault at the first dump."""
+    with pytest.raises(ValueError, match="compression"):
+        Options.model_validate({"compression": "zstd"})

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from export_samples import logs_chunk, traces_chunk
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
@@ -94,7 +95,7 @@ def failure(exporter: OtlpHttpExporter, timeout_s: float = 10) -> ExportError:
     return caught.value
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
 def test_bytes_arrive_as_they_are(receiver: Receiver, compression: str) -> None:
     """Logs and spans are posted to their paths as protobuf, byte for byte, over one connection."""
     exporter = started(receiver.endpoint, compression=compression, headers={"X-Token": "s3cret"})
@@ -105,8 +106,9 @@ def test_bytes_arrive_as_they_are(receiver: Receiver, compression: str) -> None:
     for (_, headers, body), chunk in zip(receiver.got, (logs, traces, logs), strict=True):
         assert headers["content-type"] == PROTOBUF
         assert headers["x-token"] == "s3cret"
-        assert headers.get("content-encoding") == ("gzip" if compression == "gzip" else None)
-        assert (gzip.decompress(body) if compression == "gzip" else body) == chunk.body
+        assert headers.get("content-encoding") == (None if compression == "none" else compression)
+        unpack = {"gzip": gzip.decompress, "zstd": zstandard.decompress, "none": bytes}[compression]
+        assert unpack(body) == chunk.body
 
 
 def test_connections_are_used_again(receiver: Receiver) -> None:
@@ -175,7 +177,27 @@ def test_retry_after_is_honoured(receiver: Receiver) -> None:
 )
 def test_retry_after_header(header: str | None, seconds: float | None) -> None:
     """Unreadable values are as if there were none; a date that has passed is now."""
-    assert retry_after_s(header, now_unix_s=2e9) == seconds
+    assert retry_after_s(header, "Wed, 18 May 2033 03:33:20 GMT") == seconds
+
+
+@pytest.mark.parametrize("skew_s", [0, 3600, -3600])
+def test_retry_after_date_does_not_depend_on_our_clock(skew_s: int) -> None:
+    """A receiver whose clock is an hour off asks for 30 s and gets 30 s: its own Date header is the base."""
+    now = time.time() + skew_s
+    later, date = (email.utils.formatdate(at, usegmt=True) for at in (now + 30, now))
+    assert retry_after_s(later, date) == 30
+    assert retry_after_s("86400") == 3600
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "too_large"),
+    [(413, b"", True), (400, b"http: request body too large", True), (400, b"bad", False), (503, b"too large", False)],
+)
+def test_answers_about_the_size_are_told_apart(receiver: Receiver, status: int, body: bytes, too_large: bool) -> None:
+    """413, and the words with which Go's servers say it, ask for a smaller request; other answers do not."""
+    receiver.status, receiver.body = status, body
+    fault = failure(started(receiver.endpoint))
+    assert fault.too_large == too_large
 
 
 @pytest.mark.parametrize("content_type", [PROTOBUF, "application/json; charset=utf-8"])

@@ -15,10 +15,15 @@ from pydantic import BaseModel
 from otel_perfbuf.errors import ConfigError
 from otel_perfbuf.exporters.payload import Exporter
 
-__all__ = ["EXPORTERS", "ExporterModule", "exporter_for_endpoint", "exporter_module"]
+__all__ = ["EXPORTERS", "LOGS_ONLY", "ExporterModule", "exporter_for_endpoint", "exporter_module"]
 
-EXPORTERS: Final = MappingProxyType({"otlp_grpc": "beta", "otlp_http": "beta", "file": "beta", "debug": "development"})
+EXPORTERS: Final = MappingProxyType(
+    {"otlp_grpc": "beta", "otlp_http": "beta", "fluent_forward": "beta", "file": "beta", "debug": "development"}
+)
 """Type to stability, in the order in which they are shown."""
+
+LOGS_ONLY: Final = frozenset({"fluent_forward"})
+"""Types that have no form for spans."""
 
 
 class ExporterModule(Protocol):

@@ -15,7 +15,16 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from otel_perfbuf.errors import ConfigError
 from otel_perfbuf.units import Duration, Size
 
-__all__ = ["Compression", "NetworkOptions", "QueueOptions", "RetryOptions", "StrictModel", "TlsOptions", "read_pem"]
+__all__ = [
+    "Compression",
+    "DeliveryOptions",
+    "NetworkOptions",
+    "QueueOptions",
+    "RetryOptions",
+    "StrictModel",
+    "TlsOptions",
+    "read_pem",
+]
 
 Compression = Literal["gzip", "zstd", "none"]
 
@@ -67,15 +76,24 @@ class QueueOptions(StrictModel):
     storage: str | None = None
 
 
-class NetworkOptions(StrictModel):
-    """The keys that every network exporter has; header values are secrets and are redacted when printed."""
+class DeliveryOptions(StrictModel):
+    """The keys that every network exporter has."""
+
+    timeout: Duration = Field(default=5.0, ge=0)
+    retry_on_failure: RetryOptions = RetryOptions()
+    sending_queue: QueueOptions = QueueOptions()
+
+    def limit_s(self, timeout_s: float) -> float:
+        """The shorter of the caller's limit and ``timeout`` (0: no limit of its own); seconds."""
+        return min(timeout_s, self.timeout) if self.timeout else timeout_s
+
+
+class NetworkOptions(DeliveryOptions):
+    """And those of the OTLP exporters; header values are secrets and are redacted when printed."""
 
     tls: TlsOptions = TlsOptions()
     headers: dict[str, SecretStr] = {}
-    timeout: Duration = Field(default=5.0, ge=0)
     compression: Compression = "gzip"
-    retry_on_failure: RetryOptions = RetryOptions()
-    sending_queue: QueueOptions = QueueOptions()
 
     @model_validator(mode="after")
     def _headers(self) -> NetworkOptions:
@@ -90,10 +108,6 @@ class NetworkOptions(StrictModel):
     def plain_headers(self) -> dict[str, str]:
         """The headers with their values in the clear, names in lower case, for the wire only."""
         return {name.lower(): value.get_secret_value() for name, value in self.headers.items()}
-
-    def limit_s(self, timeout_s: float) -> float:
-        """The shorter of the caller's limit and ``timeout`` (0: no limit of its own); seconds."""
-        return min(timeout_s, self.timeout) if self.timeout else timeout_s
 
 
 def read_pem(path: Path | None, key: str, exporter: str) -> bytes | None:

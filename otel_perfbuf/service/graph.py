@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
+from otel_perfbuf.exporters.components import LOGS_ONLY
 from otel_perfbuf.exporters.payload import Payload, Signal
 from otel_perfbuf.service.model import Configuration, PipelineOptions
 from otel_perfbuf.service.options import (
@@ -176,6 +177,11 @@ def _check_pipeline(
             )
         elif signal == "traces":
             problems.add(here, f"{source} gives log records; put it into a logs pipeline")
+    for index, target in enumerate(pipeline.exporters):
+        exporter = configuration.exporters.get(target)
+        if signal == "traces" and exporter is not None and exporter.type in LOGS_ONLY:
+            sentence = f"{target} carries log records only; name an OTLP exporter here (the header record has it all)"
+            problems.add(f"{path}.exporters.{index}", sentence)
     both = [source for source in pipeline.receivers if source in configuration.connectors]
     ends = [target for target in pipeline.exporters if target in configuration.connectors]
     if both and ends:

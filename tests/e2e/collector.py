@@ -42,7 +42,7 @@ class Collector:
         self.directory = directory
         self.output = directory / "collector.jsonl"
         self.log = directory / "collector.log"
-        grpc_port, http_port, health_port = _free_ports(3)
+        grpc_port, http_port, health_port = free_ports(3)
         self.grpc = f"127.0.0.1:{grpc_port}"
         self.http = f"http://127.0.0.1:{http_port}"
         self.grpc_unix = f"unix://{directory / 'grpc.sock'}"
@@ -257,7 +257,7 @@ def _go_version(go: str) -> tuple[int, int]:
     return (int(major), int(number)) if major.isdigit() and number.isdigit() else (0, 0)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago; all are held until the last is known, so they differ."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]

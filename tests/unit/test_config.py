@@ -432,3 +432,11 @@ def test_no_tree_ends_in_anything_but_problems(data: st.DataObject) -> None:
     except ConfigError as fault:
         assert fault.problems
         assert all(sentence for _, sentence in fault.problems)
+
+
+def test_fluent_carries_no_spans() -> None:
+    """In a traces pipeline the Fluent exporter is an error at its place."""
+    tree = _good()
+    tree["exporters"]["fluent_forward"] = None
+    tree["service"]["pipelines"]["traces/dumps"] = {"receivers": ["flight_recorder"], "exporters": ["fluent_forward"]}
+    assert "log records only" in _problems(tree)["service.pipelines.traces/dumps.exporters.0"]

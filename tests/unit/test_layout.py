@@ -25,6 +25,7 @@ PACKAGE = ROOT / "otel_perfbuf"
 LEVELS = {
     "errors": 0,
     "units": 0,
+    "fluent": 1,
     "plugins": 0,
     "_core": 1,
     "bpf": 2,

@@ -21,9 +21,9 @@ typedef __s64 s64;
 #define NULL ((void *)0)
 #endif
 
-enum { ENOENT = 2, ENOSPC = 28 };            /* asm-generic/errno-base.h */
-enum { SIGKILL = 9, SIGNAL_GROUP_EXIT = 4 }; /* asm-generic/signal.h, linux/sched/signal.h */
-enum { PF_KTHREAD = 0x00200000 };            /* linux/sched.h */
+enum { ENOENT = 2, EAGAIN = 11, ENOSPC = 28 }; /* asm-generic/errno-base.h */
+enum { SIGKILL = 9, SIGNAL_GROUP_EXIT = 4 };   /* asm-generic/signal.h, linux/sched/signal.h */
+enum { PF_KTHREAD = 0x00200000 };              /* linux/sched.h */
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

@@ -362,7 +362,7 @@ int perfbuf_oom_kill(struct bpf_raw_tracepoint_args *ctx)
 		kill->cgroup_id = process->cgroup_id;
 		__builtin_memcpy(scratch->sample.comm, process->comm, sizeof(process->comm));
 	}
-	send_sample(ctx, &history, &scratch->sample, sizeof(scratch->sample) + sizeof(*kill));
+	send_sample(ctx, &history, shared_history, &scratch->sample, sizeof(scratch->sample) + sizeof(*kill));
 	return 0;
 }
 

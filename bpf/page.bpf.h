@@ -20,6 +20,8 @@ const volatile u8 filter_targets = 0;
 const volatile u8 follow_children = 1;
 /* 1: every record is sent at once (forward rings) instead of page by page. */
 const volatile u8 forward = 0;
+/* 1: the map `history` was made a BPF ring buffer, one for all CPUs. */
+const volatile u8 shared_history = 0;
 /* 1: the map of the same name has entries; 0 saves its lookup. */
 const volatile u8 use_target_comms = 0;
 const volatile u8 use_target_cgroups = 0;
@@ -54,7 +56,8 @@ struct {
 	__type(value, struct page);
 } pages SEC(".maps");
 
-/* The flight recorder: one ring a CPU. */
+/* The flight recorder: one ring a CPU. Before the load user space may make it an overwritable BPF ring buffer
+ * (shared_history): the verifier passes over the output that is not used, so one map serves both. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
 	__uint(key_size, sizeof(u32));
@@ -193,7 +196,7 @@ static __always_inline struct page *get_page(struct task_struct *task)
 	return page;
 }
 
-/* Sends the page into this CPU's ring and empties it. The copy in the ring is there before the page is empty: a dump
+/* Sends the page into the ring and empties it. The copy in the ring is there before the page is empty: a dump
  * that reads pages first and rings second sees each record at least once. Outside of page_begin and page_end: while the
  * output runs, the page can be read. */
 static __always_inline void flush_page(void *ctx, struct page *page, struct task_struct *task, u64 now)
@@ -204,7 +207,7 @@ static __always_inline void flush_page(void *ctx, struct page *page, struct task
 		return;
 	bpf_probe_read_kernel(page->sample.comm, sizeof(page->sample.comm), task->comm);
 	page->sample.sent_ns = now;
-	send_sample(ctx, &history, &page->sample, sizeof(page->sample) + used);
+	send_sample(ctx, &history, shared_history, &page->sample, sizeof(page->sample) + used);
 	page_begin(page);
 	if (!forward)
 		bpf_probe_read_kernel(&page->sent, sizeof(page->sample) + used, &page->sample);
@@ -224,7 +227,7 @@ static __always_inline void send_again(void *ctx, struct page *page, u64 now)
 	page->sent.kind = PB_SAMPLE_AGAIN;
 	page->sent.records = 0;
 	page->sent.sent_ns = now - 1; /* the thread's page behind it is newer */
-	send_sample(ctx, &history, &page->sent, bytes);
+	send_sample(ctx, &history, shared_history, &page->sent, bytes);
 }
 
 /* Room for a record of `bytes` (at most PAGE_SLACK_BYTES) at the page's end, after sending it if there is none.
@@ -274,7 +277,7 @@ static __always_inline void send_single(void *ctx, struct page *page, struct scr
 	scratch->sample.records = owned;
 	scratch->sample.sent_ns = scratch->now;
 	bpf_probe_read_kernel(scratch->sample.comm, sizeof(scratch->sample.comm), task->comm);
-	send_sample(ctx, &history, &scratch->sample, sizeof(scratch->sample) + bytes);
+	send_sample(ctx, &history, shared_history, &scratch->sample, sizeof(scratch->sample) + bytes);
 }
 
 /* Appends the record of `bytes` (a multiple of 8) that stands in the scratch; one that no page can hold goes alone.
@@ -296,12 +299,14 @@ static __noinline void append_scratch(void *ctx, struct page *page, struct scrat
 	used = page->head.used;
 	page_begin(page);
 	for (u32 i = 0; i < PB_PAGE_RECORD_BYTES; i += COPY_BYTES) {
-		u64 *from = (u64 *)(scratch->record + i);
-		/* the mask is for the verifier: used + bytes fit, page_room has seen to it */
-		u64 *to = (u64 *)(page->records + ((used + i) & (PAGE_MASK_BYTES - 1)));
+		u64 *from, *to;
 
+		barrier_var(i); /* else counted from -32, in a pointer before the element: Linux 7.3 refuses that */
 		if (i >= bytes)
 			break;
+		from = (u64 *)(scratch->record + i);
+		/* the mask is for the verifier: used + bytes fit, page_room has seen to it */
+		to = (u64 *)(page->records + ((used + i) & (PAGE_MASK_BYTES - 1)));
 		to[0] = from[0];
 		to[1] = from[1];
 		to[2] = from[2];

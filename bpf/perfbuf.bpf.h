@@ -99,8 +99,10 @@ static __always_inline void count_lost_process(void)
 		counts->lost_process++;
 }
 
-/* Sends `bytes` (header and records) to this CPU's ring. What fails is counted here and nowhere else. */
-static __always_inline void send_sample(void *ctx, void *ring, struct pb_sample *sample, u32 bytes)
+/* Sends `bytes` (header and records) to this CPU's perf ring, or (`shared`, a constant) into the one BPF ring buffer of
+ * all CPUs. What fails is counted here and nowhere else. The count of what was sent is each CPU's own in a shared ring
+ * too: no atomic, and exact, since a CPU's samples lie there in its order. */
+static __always_inline void send_sample(void *ctx, void *ring, u8 shared, struct pb_sample *sample, u32 bytes)
 {
 	struct pb_stats *counts = get_stats();
 	long error;
@@ -108,11 +110,16 @@ static __always_inline void send_sample(void *ctx, void *ring, struct pb_sample 
 	if (!counts)
 		return;
 	sample->bytes = bytes;
+	sample->cpu = bpf_get_smp_processor_id();
 	sample->ring_records = counts->ring_records;
-	error = bpf_perf_event_output(ctx, ring, BPF_F_CURRENT_CPU, sample, bytes);
+	/* One copy from where the records were collected: a reservation would copy as much, and hold up readers longer. */
+	if (shared)
+		error = bpf_ringbuf_output(ring, sample, bytes, BPF_RB_NO_WAKEUP);
+	else
+		error = bpf_perf_event_output(ctx, ring, BPF_F_CURRENT_CPU, sample, bytes);
 	if (!error)
 		counts->ring_records += sample->records;
-	else if (error == -ENOSPC)
+	else if (error == -ENOSPC || error == -EAGAIN)
 		counts->lost_no_space += sample->records;
 	else if (error == -ENOENT)
 		counts->lost_no_ring += sample->records;

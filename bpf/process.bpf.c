@@ -63,7 +63,7 @@ static __always_inline struct scratch *begin_event(struct task_struct *task, u32
 
 static __always_inline void end_event(void *ctx, struct scratch *scratch, u32 bytes)
 {
-	send_sample(ctx, &events, &scratch->sample, sizeof(scratch->sample) + (bytes & 1023));
+	send_sample(ctx, &events, 0, &scratch->sample, sizeof(scratch->sample) + (bytes & 1023));
 }
 
 SEC("tp_btf/sched_process_fork")

@@ -50,13 +50,14 @@ struct pb_sample {
 	uint8_t version;  /* PB_VERSION */
 	uint8_t kind;     /* enum pb_sample_kind */
 	uint16_t bytes;   /* this header and all records: the kernel pads, we do not */
-	uint32_t records; /* records that own a sequence (PB_RECORD_ENTRY does not) */
+	uint16_t records; /* records that own a sequence (PB_RECORD_ENTRY does not) */
+	uint16_t cpu;     /* that sent it: a shared ring has the samples of all */
 	uint32_t tid;     /* of the initial pid namespace, as all ids here */
 	uint32_t tgid;
 	uint64_t instance;           /* when the thread's page was made: tells reused thread ids apart */
 	uint64_t process_start_ns;   /* start_time of the thread group's leader: with tgid the process's key */
 	uint64_t sent_ns;            /* when it was sent; in the iterator's output when its last record ended */
-	uint64_t ring_records;       /* records ever sent to this CPU's ring before this sample */
+	uint64_t ring_records;       /* records that this CPU ever sent, before this sample */
 	uint8_t comm[PB_COMM_BYTES]; /* thread.name, NUL-terminated */
 };
 
@@ -227,9 +228,9 @@ struct pb_process {
 
 /* map `stats` (per-CPU array, one element) */
 struct pb_stats {
-	uint64_t ring_records;  /* records ever sent to this CPU's ring */
+	uint64_t ring_records;  /* records ever sent by this CPU */
 	uint64_t lost_no_page;  /* events that found no page */
-	uint64_t lost_no_space; /* records in failed outputs: -ENOSPC */
+	uint64_t lost_no_space; /* records in failed outputs: -ENOSPC; shared ring: -EAGAIN */
 	uint64_t lost_no_ring;  /* -ENOENT: no ring in the map for this CPU */
 	uint64_t lost_other;
 	uint64_t lost_process; /* entries that `processes` had no room for */

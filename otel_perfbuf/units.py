@@ -16,7 +16,15 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Duration", "Size", "format_duration", "format_size", "parse_duration", "parse_size"]
+__all__ = [
+    "Duration",
+    "Size",
+    "format_duration",
+    "format_size",
+    "parse_duration",
+    "parse_size",
+    "power_of_two_within",
+]
 
 _UNIT_NS: Final = {
     "ns": 1,
@@ -138,3 +146,12 @@ Size = Annotated[
     WithJsonSchema({"type": ["string", "integer"], "examples": ["64KiB", "4MiB", 65536]}),
 ]
 """A pydantic field in bytes; ``model_dump(mode="json")`` writes it as people do. Defaults are plain ints."""
+
+
+def power_of_two_within(size: int) -> int:
+    """The largest power of two that is not above ``size``, which is at least 1.
+
+    >>> power_of_two_within(12 << 20) == 8 << 20
+    True
+    """
+    return 1 << (size.bit_length() - 1)

@@ -124,5 +124,19 @@ enum pb_status pb_history_join(struct pb_history *history);
  * others dropped. Can be called again. */
 enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, uint64_t end_ns, uint64_t max_records,
                                  uint64_t *selected, uint64_t *dropped);
+
+/* One CPU's samples among the frames of a ring that all CPUs share. */
+struct pb_sender {
+	uint64_t samples;  /* 0: it has none, and nothing else here is set */
+	uint64_t records;  /* in them */
+	uint64_t before;   /* records that it had sent before the oldest of them */
+	uint64_t end;      /* ... before and in all of them */
+	uint64_t first_ns; /* when it sent the oldest */
+	uint64_t later_ns; /* when it sent the first that was sent after the oldest lay in the ring; 0: none */
+};
+
+/* senders[cpu] for frames of a snapshot, oldest first; samples of CPUs from cpu_count on are passed over. */
+enum pb_status pb_history_senders(const uint8_t *arena, const struct pb_frame *frames, uint64_t frame_count,
+                                  struct pb_sender *senders, uint32_t cpu_count);
 /* cffi: end */
 #endif

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -24,6 +24,7 @@ __all__ = ["BpfObject", "builtin_object", "has_bpf"]
 _LOG_BYTES = 1 << 20
 _SAID_BYTES = 4096
 _ELF_MACHINE_BPF = 247
+_RB_OVERWRITE = 1 << 19  # BPF_F_RB_OVERWRITE, Linux 6.19
 _OBJECTS = Path(__file__).parent / "objects"
 
 
@@ -113,6 +114,25 @@ class BpfObject:
             raise ConfigError(f"setting {name} of {self._path.name}: it has {size[0]} bytes, not {len(value)}")
         ffi.memmove(where[0], value, size[0])
 
+    def make_ringbuf(self, name: str, capacity: int, *, overwritable: bool = False) -> None:
+        """Before `load`: makes the map ``name`` a BPF ring buffer of ``capacity`` bytes, whatever it was declared as.
+
+        ``capacity``: a power of two of pages. ``overwritable``: BPF_F_RB_OVERWRITE; a kernel without it refuses `load`.
+        """
+        found = {ffi.string(lib.bpf_map__name(each)).decode(): each for each in self._each_map()}
+        if self._maps or name not in found:
+            why = "it is loaded" if self._maps else "there is no such map"
+            raise ValueError(f"making {name} of {self._path.name} a ring buffer: {why}")
+        failed = lib.pb_shim_make_ringbuf(found[name], capacity, _RB_OVERWRITE if overwritable else 0)
+        if failed:
+            raise KernelError(-failed, f"making {name} of {self._path.name} a ring buffer of {capacity} bytes")
+
+    def _each_map(self) -> Iterator[Any]:
+        each = lib.bpf_object__next_map(self._open_object(), ffi.NULL)
+        while each:
+            yield each
+            each = lib.bpf_object__next_map(self._object, each)
+
     def load(self) -> None:
         """Creates the maps and loads the programs; KernelError with the verifier's log when the kernel refuses."""
         lib.pb_shim_listen(self._said, _SAID_BYTES)
@@ -121,12 +141,10 @@ class BpfObject:
         lib.pb_shim_listen(ffi.NULL, 0)
         if failed:
             raise KernelError(number, self._refused(number))
-        each = lib.bpf_object__next_map(self._object, ffi.NULL)
-        while each:
+        for each in self._each_map():
             if not lib.bpf_map__is_internal(each):
                 name = ffi.string(lib.bpf_map__name(each)).decode()
                 self._maps[name] = BpfMap(lib.bpf_map__fd(each), name=name)
-            each = lib.bpf_object__next_map(self._object, each)
 
     def _refused(self, number: int) -> str:
         doing = f"loading the BPF object {self._path.name}"

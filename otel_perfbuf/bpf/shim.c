@@ -115,3 +115,17 @@ const char *pb_shim_variable_name(struct bpf_object *object, unsigned int index)
 		return NULL;
 	return variable_name(object, btf_var_secinfos(type) + index);
 }
+
+int pb_shim_make_ringbuf(struct bpf_map *map, uint32_t bytes, uint32_t flags)
+{
+	int error = bpf_map__set_type(map, BPF_MAP_TYPE_RINGBUF);
+
+	if (!error)
+		error = bpf_map__set_key_size(map, 0);
+	if (!error)
+		error = bpf_map__set_value_size(map, 0);
+	if (!error)
+		error = bpf_map__set_map_flags(map, flags);
+	/* last: libbpf rounds the size up for a ring buffer */
+	return error ? error : bpf_map__set_max_entries(map, bytes);
+}

@@ -28,5 +28,9 @@ int pb_shim_variable(struct bpf_object *object, const char *name, void **value, 
 /* The index-th variable's name of .rodata, or NULL behind the last. */
 const char *pb_shim_variable_name(struct bpf_object *object, unsigned int index);
 
+/* Before the load: makes a map, whatever it was declared as, a BPF ring buffer of `bytes` data bytes (a power of two of
+ * pages) with these BPF_F_* flags. 0, or a negative errno. */
+int pb_shim_make_ringbuf(struct bpf_map *map, uint32_t bytes, uint32_t flags);
+
 /* cffi: end */
 #endif

@@ -48,6 +48,8 @@ class SyscallProgram:
 
     ``syscall_rules`` are the bytes of ``struct pb_syscall_rule[PB_SYSCALLS]``; ``filter_targets`` records only what
     `follow`, ``comms`` or ``cgroups`` (paths of cgroup v2) name, and its children. The caller is never recorded.
+    ``shared_history_bytes`` 0: `history_map` is a perf event array, a ring for each CPU; else one overwritable BPF ring
+    buffer of so many bytes (a power of two of pages; Linux 6.19).
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class SyscallProgram:
         alerts: AlertRules | None = None,
         forward: bool = False,
         record_unknown: bool = True,
+        shared_history_bytes: int = 0,
     ) -> None:
         alerts = alerts or AlertRules()
         self._turn = threading.Lock()  # the iterators share one copy of a page for each CPU
@@ -72,6 +75,7 @@ class SyscallProgram:
                 "filter_targets": int(filter_targets),
                 "forward": int(forward),
                 "record_unknown": int(record_unknown),
+                "shared_history": int(bool(shared_history_bytes)),
                 "use_target_comms": int(bool(comms)),
                 "use_target_cgroups": int(bool(cgroups)),
                 "use_exclude_comms": int(bool(exclude_comms)),
@@ -81,6 +85,8 @@ class SyscallProgram:
             }
             for name, value in constants.items():
                 self._object.set_rodata(name, value)
+            if shared_history_bytes:
+                self._object.make_ringbuf("history", shared_history_bytes, overwritable=True)
             self._object.load()
             for name, names in (("target_comms", comms), ("exclude_comms", exclude_comms)):
                 for comm in names:
@@ -159,7 +165,7 @@ class SyscallProgram:
 
     @property
     def history_map(self) -> BpfMap:
-        """The perf event array of the history rings."""
+        """The perf event array of the history rings, or the shared ring."""
         return self._object.maps["history"]
 
     @property

@@ -17,7 +17,10 @@ __all__ = ["Capture"]
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One snapshot: thread pages, rings, what calls in flight point to, and the processes; taken at ``taken_ns``."""
+    """One snapshot: thread pages, rings, what calls in flight point to, and the processes; taken at ``taken_ns``.
+
+    ``shared``: the batch is of one ring for all CPUs, and ``stats`` were read before it.
+    """
 
     pages: bytes
     batch: Batch
@@ -27,3 +30,4 @@ class Capture:
     unix_offset_ns: int
     taken_ns: int
     snapshot_ns: int
+    shared: bool = False

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each ring's history begins, and what was pushed out before it. Source: DESIGN section 4, "Three counters"."""
+"""Where each CPU's history begins, and what was pushed out before it. Source: DESIGN section 4, "Three counters".
+
+A shared ring: facts: samples lie in the order of their reservation, each CPU's in its own order; a time is taken before
+  the reservation. Meaning: what was overwritten was reserved before the oldest sample that is held, and that was before
+  the same CPU sent another. Decision: whole since the earliest such later sample, whatever CPU a record is of; counts
+  are each CPU's own, so they are exact without an atomic. Cost: the ring's first few samples lie before that time.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +47,27 @@ def _sample(batch: Batch, index: int) -> Any | None:
     return sample if sample.version == lib.PB_VERSION else None
 
 
+def _senders(capture: Capture) -> dict[int, Any]:
+    """The CPUs that have samples in a shared ring, as ``struct pb_sender``."""
+    count, batch = len(capture.stats.ring_records_by_cpu), capture.batch
+    table = ffi.new("struct pb_sender[]", max(count, 1))
+    lib.pb_history_senders(batch.arena, batch.frames, batch.frame_count, table, count)
+    return {cpu: table[cpu] for cpu in range(count) if table[cpu].samples}
+
+
+def _shared_edges(capture: Capture, started_ns: int) -> dict[int, Edge]:
+    (ring,), senders = capture.batch.rings, _senders(capture)
+    sent = capture.stats.ring_records_by_cpu
+    if not ring.wrapped:
+        return {cpu: Edge(started_ns, 0) for cpu in sent}
+    since_ns = min((int(each.later_ns) for each in senders.values() if each.later_ns), default=capture.taken_ns)
+    # Who has no sample there: all that it had sent when the snapshot began is gone.
+    return {cpu: Edge(since_ns, int(senders[cpu].before) if cpu in senders else sent[cpu]) for cpu in sent}
+
+
 def _edges(capture: Capture, started_ns: int) -> dict[int, Edge]:
+    if capture.shared:
+        return _shared_edges(capture, started_ns)
     edges = {}
     sent = capture.stats.ring_records_by_cpu
     for ring in capture.batch.rings:
@@ -60,7 +86,9 @@ def _edges(capture: Capture, started_ns: int) -> dict[int, Edge]:
 
 
 def _ends(capture: Capture) -> dict[int, int]:
-    """By CPU: records ever sent to its ring, up to the newest sample that the capture holds."""
+    """By CPU: records ever sent, up to the newest sample that the capture holds."""
+    if capture.shared:
+        return {cpu: int(each.end) for cpu, each in _senders(capture).items()}
     ends = {}
     for ring in capture.batch.rings:
         frames = range(ring.first_frame + ring.frame_count - 1, ring.first_frame - 1, -1)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from otel_perfbuf.bpf.syscalls import AlertRules, SyscallProgram
-from otel_perfbuf.errors import ConfigError, KernelError
+from otel_perfbuf.errors import KernelError
 from otel_perfbuf.records import build_plan, syscall_rules
 from otel_perfbuf.records.plan import Plan
 from otel_perfbuf.rings import PerfReader
@@ -25,6 +25,7 @@ from .clock import unix_offset_ns
 from .edges import ring_edges
 from .first_sight import FirstSight
 from .history import ProcessKey
+from .history_rings import RingKind, plan_rings
 from .inflight import blocked_before, read_entries
 from .processes import Process, table_process
 
@@ -32,7 +33,6 @@ __all__ = ["HistorySource", "SourceOptions"]
 
 _log = logging.getLogger(__name__)
 
-_LARGEST_SAMPLE_BYTES = 8192  # PB_SAMPLE_MAX_BYTES
 _CAPTURES_MAX = 8
 
 
@@ -41,6 +41,7 @@ class SourceOptions:
     """A perf_buffer receiver's options, as the recorder needs them; sizes in bytes."""
 
     per_cpu_bytes: int = 4 << 20
+    ring: RingKind = "auto"
     max_total_bytes: int = 512 << 20
     whole_host: bool = True
     pids: Sequence[int] = ()
@@ -83,6 +84,9 @@ class HistorySource:
         self._account = _Account()
         self._first_sight: FirstSight | None = None
         self._closed = False
+        self.rings = plan_rings(options.ring, options.per_cpu_bytes, swap=options.swap)
+        """Which rings hold the history."""
+        self.rings.check_total(options.max_total_bytes)
         self.program = SyscallProgram(
             syscall_rules=self._rules,
             filter_targets=not options.whole_host,
@@ -91,24 +95,10 @@ class HistorySource:
             exclude_comms=options.exclude_comms,
             alerts=options.alerts,
             record_unknown=not options.include,
+            shared_history_bytes=self.rings.each_bytes if self.rings.shared else 0,
         )
         try:
-            self.reader = PerfReader(
-                self.program.history_map,
-                per_cpu_bytes=options.per_cpu_bytes,
-                overwritable=True,
-                swap=options.swap,
-                max_sample_bytes=_LARGEST_SAMPLE_BYTES,
-            )
-            # Each ring has a copy that is as large (the snapshot's arena).
-            total = 2 * self._rings_bytes
-            if total > options.max_total_bytes:
-                twice = "twice " if options.swap else ""
-                raise ConfigError(
-                    f"opening the history's rings: {len(self.reader.cpus)} CPUs x {twice}{self.reader.per_cpu_bytes} "
-                    f"bytes and as much for the copies are {total} bytes, more than max_total_bytes "
-                    f"{options.max_total_bytes}; make per_cpu_bytes smaller or max_total_bytes larger"
-                )
+            self.reader = self.rings.open(self.program.history_map)
             self.alerts = PerfReader(self.program.alerts_map, per_cpu_bytes=64 << 10, wakeup_events=1)
         except BaseException:
             self.close()
@@ -129,7 +119,8 @@ class HistorySource:
         Starts threads: `record` calls it after its fork.
         """
         try:
-            self.reader.watch_cpus()
+            if isinstance(self.reader, PerfReader):
+                self.reader.watch_cpus()  # a shared ring is every CPU's
             self.alerts.watch_cpus()
         except KernelError as error:
             _log.warning("%s; a CPU that comes back is not recorded", error)
@@ -138,14 +129,17 @@ class HistorySource:
         """Takes a snapshot now; recording goes on meanwhile."""
         begin = time.perf_counter_ns()
         pages = self.program.read_pages()
+        # What a CPU without a sample in a shared ring had sent by now is overwritten for sure.
+        stats = self.program.stats() if self.rings.shared else None
         batch = self.reader.snapshot(since="all")
         snapshot_ns = time.perf_counter_ns() - begin
         taken_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         pages += self._blocked_before(pages)
         entries = read_entries(pages, self._rules, self._read_pages_again)
         processes = self._processes()
-        stats = self.program.stats()
-        return Capture(pages, batch, entries, processes, stats, unix_offset_ns(), taken_ns, snapshot_ns)
+        stats = stats or self.program.stats()
+        shared = self.rings.shared
+        return Capture(pages, batch, entries, processes, stats, unix_offset_ns(), taken_ns, snapshot_ns, shared)
 
     def _processes(self) -> dict[ProcessKey, Process]:
         sight = self._first_sight
@@ -163,12 +157,7 @@ class HistorySource:
     @property
     def captures_max(self) -> int:
         """How many captures may be held at once within ``max_total_bytes``, beside one that is being taken; 1 to 8."""
-        return max(1, min(_CAPTURES_MAX, self.options.max_total_bytes // self._rings_bytes - 2))
-
-    @property
-    def _rings_bytes(self) -> int:
-        """Of all rings; a capture's copy is as large."""
-        return self.reader.per_cpu_bytes * max(len(self.reader.cpus), 1) * (2 if self.options.swap else 1)
+        return max(1, min(_CAPTURES_MAX, self.options.max_total_bytes // self.rings.bytes - 2))
 
     def losses(self, captures: Sequence[Capture]) -> tuple[int, int]:
         """(lost, overwritten) records of the whole host since this was last called; ``captures`` oldest first."""

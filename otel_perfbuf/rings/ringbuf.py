@@ -5,7 +5,8 @@ What it is not: it walks no bytes (ringbuf_readout.py) and does not know how to 
 Source: CONTRACT section 6; Linux Documentation/bpf/ringbuf.rst, kernel/bpf/ringbuf.c.
 
 Facts: a reader may not pass a record that is still being written (BUSY), the fd is readable all that time, and the
-  writer's commit need not wake. Decision: such a record is looked at again every millisecond, up to the read's end.
+  writer's commit need not wake. Decision: such a record is looked at again every millisecond, up to the read's end; a
+  snapshot does so for 20 ms, since what other CPUs wrote meanwhile lies behind it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import errno
 import os
 import resource
+import time
 from typing import Literal
 
 from otel_perfbuf.errors import ConfigError, KernelError, NotOverwritable, NotSupported
@@ -26,6 +28,7 @@ from otel_perfbuf.rings.ringbuf_readout import MappedRingbuf, RingbufReadout
 __all__ = ["RingbufReader", "create_ringbuf"]
 
 BUSY_RETRY_S = 0.001
+SNAPSHOT_TRIES = 20
 
 
 class RingbufReader(ReaderBase):
@@ -56,7 +59,7 @@ class RingbufReader(ReaderBase):
             page = int(ffi.cast("uintptr_t", producer[0]))
             own = int(ffi.cast("uintptr_t", consumer[0]))
             mapped = MappedRingbuf(own, page, page + resource.getpagesize(), self.capacity, self.overwritable)
-            self._readout = RingbufReadout(mapped)
+            self._readout = RingbufReadout(mapped, pause=_pause)
             waiting = Waiting()
             opened.callback(waiting.close)
             waiting.add(fd)
@@ -94,6 +97,11 @@ class RingbufReader(ReaderBase):
 
     def _retry_after_s(self) -> float | None:
         return BUSY_RETRY_S if self._readout.busy else None
+
+
+def _pause(tries: int) -> bool:
+    time.sleep(BUSY_RETRY_S)
+    return tries < SNAPSHOT_TRIES
 
 
 def create_ringbuf(capacity: int, *, overwritable: bool = False) -> int:

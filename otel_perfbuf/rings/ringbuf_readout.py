@@ -8,6 +8,7 @@ Source: otel_perfbuf/_core/ringbuf.h.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from otel_perfbuf.rings.memory import ArenaPool
 from otel_perfbuf.rings.readout import SLICE_BYTES
 
 __all__ = ["MappedRingbuf", "RingbufReadout"]
+
+U64 = 1 << 64  # positions are counted modulo this
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,23 @@ class MappedRingbuf:
 
 
 class RingbufReadout:
-    """Not thread-safe; its owner serialises, and keeps the mapping."""
+    """Not thread-safe; its owner serialises, and keeps the mapping.
 
-    def __init__(self, ring: MappedRingbuf, *, slice_bytes: int = SLICE_BYTES) -> None:
+    ``pause(tries)``: a snapshot found a record that is still being written among what lay there when it began; True
+    when it waited and the snapshot is to be tried again.
+    """
+
+    def __init__(
+        self,
+        ring: MappedRingbuf,
+        *,
+        slice_bytes: int = SLICE_BYTES,
+        pause: Callable[[int], bool] = lambda _tries: False,
+    ) -> None:
         if ring.capacity < 8 or ring.capacity & (ring.capacity - 1):
             raise ValueError(f"a ring of {ring.capacity} bytes: the capacity is a power of two, at least 8")
         self._mapped = ring
+        self._pause = pause
         self._ring: Any = ffi.new("struct pb_ringbuf *")
         self._ring.consumer = ffi.cast("void *", ring.consumer)
         self._ring.producer = ffi.cast("const void *", ring.producer)
@@ -86,9 +100,15 @@ class RingbufReadout:
         """What an overwritable ring holds behind the last snapshot (everything: at all), oldest first."""
         arena = self._arenas.take()
         memory, state = ffi.from_buffer("uint8_t[]", arena), ffi.new("struct pb_ring_state[]", 1)
-        begun_ns = time.monotonic_ns()
-        self._check(lib.pb_ringbuf_snapshot_copy(self._ring, everything, memory, state))
-        took_ns = time.monotonic_ns() - begun_ns
+        produced, tries = int(ffi.cast("const uint64_t *", self._ring.producer)[0]), 0
+        while True:
+            begun_ns = time.monotonic_ns()
+            self._check(lib.pb_ringbuf_snapshot_copy(self._ring, everything, memory, state))
+            took_ns = time.monotonic_ns() - begun_ns
+            # A writer that lost its CPU hides what other CPUs have written behind its record.
+            if (state[0].head - produced) % U64 < U64 // 2 or state[0].walk.malformed or not self._pause(tries):
+                break
+            tries += 1
         self._check(lib.pb_ringbuf_snapshot_frames(self._ring, memory, ffi.NULL, 0, state))
         count = state[0].walk.frames
         frames = Arena(max(1, count) * FRAME_BYTES)

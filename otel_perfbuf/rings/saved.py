@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 from otel_perfbuf._core._core import ffi as core_ffi
 from otel_perfbuf._core._core import lib as core
 from otel_perfbuf.errors import ConfigError
-from otel_perfbuf.rings.batch import Batch
+from otel_perfbuf.rings._sys import lib
+from otel_perfbuf.rings.batch import PERF_RECORD_SAMPLE, Batch
 from otel_perfbuf.rings.ring import Ring
+from otel_perfbuf.rings.ringbuf import RingbufReader
 
 if TYPE_CHECKING:
     from otel_perfbuf.rings.reader import PerfReader
@@ -31,6 +33,7 @@ __all__ = ["INDEX", "VERSION", "SavedRings", "save_rings"]
 INDEX = "rings.json"
 VERSION = 1
 PAGE_BYTES = 4096
+U64 = 1 << 64
 LARGEST_FRAME: int = core.PB_FRAME_MAX_BYTES
 
 
@@ -118,19 +121,29 @@ class SavedRings:
 
 
 def save_rings(
-    reader: PerfReader, directory: str | os.PathLike[str], batch: Batch | None = None, *, mode: int = 0o600
+    reader: PerfReader | RingbufReader,
+    directory: str | os.PathLike[str],
+    batch: Batch | None = None,
+    *,
+    mode: int = 0o600,
 ) -> None:
     """Saves what the reader's rings hold, for ``PerfReader.from_file``; nothing is taken out of them.
 
     ``directory`` is made where it is missing; files of the same names are replaced, with ``mode``. Of an overwritable
     reader a snapshot (since="all") is saved: ``batch`` where one was taken already. Records that were cut or torn are
-    left out. OSError when files cannot be written, ConfigError for a reader with ``swap``: its history is in two rings.
+    left out. An overwritable BPF ring buffer is saved as one perf ring, of CPU 0, with the same samples in their order.
+    OSError when files cannot be written, ConfigError for a reader with ``swap``, whose history is in two rings, and for
+    a ring buffer that is read forward.
     """
-    if reader.swap:
+    if isinstance(reader, RingbufReader):
+        images, sample_type = [_as_perf_ring(_ringbuf_batch(reader, batch))], int(lib.PB_SYS_SAMPLE_RAW)
+    elif reader.swap:
         raise ConfigError("saving the rings of a reader with swap: a CPU's history lies in two; open it without swap")
+    else:
+        images = _history(batch or reader.snapshot(since="all")) if reader.overwritable else reader._waiting_bytes()
+        sample_type = reader.sample_type
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    images = _history(batch or reader.snapshot(since="all")) if reader.overwritable else reader._waiting_bytes()
     entries = []
     for number, (cpu, head, tail, data) in enumerate(images):
         page = bytearray(PAGE_BYTES)
@@ -143,8 +156,8 @@ def save_rings(
     index = {
         "version": VERSION,
         "overwritable": reader.overwritable,
-        "sample_type": reader.sample_type,
-        "capacity": reader.per_cpu_bytes,
+        "sample_type": sample_type,
+        "capacity": len(images[0][3]),
         "page_bytes": PAGE_BYTES,
         "rings": entries,
     }
@@ -165,6 +178,32 @@ def _history(batch: Batch) -> list[tuple[int, int, int, bytes]]:
             image[: len(records) - first] = records[first:]
             images.append((state.cpu, state.head, 0, bytes(image)))
     return images
+
+
+def _ringbuf_batch(reader: RingbufReader, batch: Batch | None) -> Batch:
+    if not reader.overwritable:
+        raise ConfigError("saving a ring buffer that is read forward: what read() gives can be kept as it is")
+    return batch or reader.snapshot(since="all")
+
+
+def _as_perf_ring(batch: Batch) -> tuple[int, int, int, bytes]:
+    """A ring buffer's samples as an overwritable perf ring has them, newest first: cpu, head, tail, data."""
+    frames = [_frame(data) for data in batch.data()]
+    frames.reverse()
+    records, wrapped = b"".join(frames), any(state.wrapped for state in batch.states)
+    # A ring that has overwritten has room for the cut record that says so.
+    capacity = max(PAGE_BYTES, 1 << (len(records) + (7 if wrapped else -1)).bit_length())
+    if wrapped:
+        return 0, U64 - 2 * capacity, 0, (records + _cut(capacity - len(records))).ljust(capacity, b"\0")
+    return 0, (U64 - len(records)) % U64, 0, bytes(capacity - len(records)) + records
+
+
+def _frame(data: bytes) -> bytes:
+    raw_bytes = (len(data) + 4 + 7) // 8 * 8 - 4
+    size = 12 + raw_bytes
+    if size >= LARGEST_FRAME:
+        raise ConfigError(f"saving a ring buffer: a record of {len(data)} bytes is longer than a perf ring can hold")
+    return struct.pack("<IHHI", PERF_RECORD_SAMPLE, 0, size, raw_bytes) + data.ljust(raw_bytes, b"\0")
 
 
 def _cut(room: int) -> bytes:

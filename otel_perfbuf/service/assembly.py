@@ -23,6 +23,7 @@ from otel_perfbuf.triggers.process_exit import CORE_SIGNALS, ProcessExitOptions
 if TYPE_CHECKING:
     from otel_perfbuf.bpf.syscalls import AlertRules
     from otel_perfbuf.recorder.source import HistorySource
+    from otel_perfbuf.rings import PerfReader
 
 __all__ = ["KernelParts"]
 
@@ -38,11 +39,14 @@ class _KernelHistory:
         self.source.watch_cpus()
 
     def status(self) -> Mapping[str, Any]:
-        reader = self.source.reader
+        from otel_perfbuf.rings.cpus import online_cpus
+
+        reader, rings = self.source.reader, self.source.rings
         status: dict[str, Any] = {
             "mode": "overwritable",
-            "ring_bytes": reader.per_cpu_bytes * len(reader.cpus),
-            "cpus": len(reader.cpus),
+            "ring": "shared" if rings.shared else "per_cpu",
+            "ring_bytes": rings.bytes,
+            "cpus": len(online_cpus() if rings.shared else cast("PerfReader", reader).cpus),
         }
         try:
             stats = reader.stats
@@ -107,6 +111,7 @@ class KernelParts:
                     string_bytes=options.strings.max_bytes,
                     path_bytes=options.strings.max_path_bytes,
                     buffers=options.buffers,
+                    ring=options.ring,
                     swap=options.snapshot == "swap",
                     alerts=_alert_rules(exits),
                 )

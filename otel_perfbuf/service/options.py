@@ -22,7 +22,7 @@ from otel_perfbuf.triggers.bound import RUN_DIRECTORY
 from otel_perfbuf.triggers.manners import BudgetOptions
 from otel_perfbuf.triggers.process_exit import ProcessExitOptions
 from otel_perfbuf.triggers.socket import SocketOptions
-from otel_perfbuf.units import Duration, Size
+from otel_perfbuf.units import Duration, Size, power_of_two_within
 
 __all__ = [
     "ControlOptions",
@@ -198,8 +198,9 @@ class PerfBufferOptions(StrictModel):
             found.append(("mode", f"program {self.program} is recorded in mode overwritable only, so far"))
         if self.mode == "overwritable" and self._total_bytes() > self.max_total_bytes:
             twice = "twice " if self.snapshot == "swap" else ""
+            rounded = " (rounded down to a power of two)" if self.ring == "shared" else ""
             sentence = (
-                f"on this host, {os.cpu_count()} CPUs x {twice}per_cpu_bytes and as much for the copies are"
+                f"on this host, {os.cpu_count()} CPUs x {twice}per_cpu_bytes{rounded} and as much for the copies are"
                 f" {self._total_bytes()} bytes, more than {self.max_total_bytes}; make per_cpu_bytes smaller or"
                 " max_total_bytes larger"
             )
@@ -208,16 +209,23 @@ class PerfBufferOptions(StrictModel):
         if self.map is not None and self.program is not None:
             found.append(("map", f"{_NOT_YET} for built-in programs, which have maps of their own"))
         found += [(key, _NOT_YET) for key in ("event_name", "redact") if key in given and getattr(self, key)]
-        if self.ring == "shared":
-            found.append(("ring", "shared rings are not available yet; write per_cpu or auto"))
+        if self.ring == "shared" and self.mode != "overwritable":
+            found.append(("ring", f"only the overwritable history can be shared; in mode {self.mode} write per_cpu"))
+        elif self.ring == "shared" and self.snapshot == "swap":
+            found.append(("ring", "a shared ring has no second one to swap with; write snapshot: copy"))
         if self.snapshot == "swap" and self.mode != "overwritable":
             found.append(("snapshot", f"only an overwritable ring has snapshots; in mode {self.mode} write copy"))
         return found
 
     def _total_bytes(self) -> int:
-        """Rings (their size is rounded up to a power of two; two a CPU to swap) and their copies, over all CPUs."""
-        rings = 2 if self.snapshot == "swap" else 1
-        return 2 * rings * (1 << (self.per_cpu_bytes - 1).bit_length()) * (os.cpu_count() or 1)
+        """Rings (their size is rounded up to a power of two; two a CPU to swap) and their copies, over all CPUs.
+
+        For ``auto``, the larger of both kinds: a shared ring is never larger than all the others together.
+        """
+        rings = (1 << (self.per_cpu_bytes - 1).bit_length()) * (os.cpu_count() or 1)
+        if self.ring == "shared":
+            return 2 * power_of_two_within(rings)
+        return 2 * rings * (2 if self.snapshot == "swap" else 1)
 
 
 class GrpcReceiverOptions(StrictModel):

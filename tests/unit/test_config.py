@@ -177,7 +177,18 @@ def test_two_recorders_cannot_share_a_history() -> None:
     ("section", "component", "options", "path"),
     [
         ("receivers", "otlp", None, "receivers.otlp"),
-        ("receivers", "perf_buffer/syscalls", {"ring": "shared"}, "receivers.perf_buffer/syscalls.ring"),
+        (
+            "receivers",
+            "perf_buffer/syscalls",
+            {"ring": "shared", "snapshot": "swap"},
+            "receivers.perf_buffer/syscalls.ring",
+        ),
+        (
+            "receivers",
+            "perf_buffer/x",
+            {"program": "process", "mode": "forward", "ring": "shared"},
+            "receivers.perf_buffer/x.ring",
+        ),
         (
             "receivers",
             "perf_buffer/x",

@@ -13,6 +13,26 @@ STARTED_NS = 5
 SAMPLE_BYTES = ffi.sizeof("struct pb_sample")
 
 
+def shared_capture(
+    taken_ns: int, *samples: tuple[int, int, int, int], sent: tuple[int, ...], wrapped: bool = True
+) -> Any:
+    """A capture of a ring that all CPUs share, with samples (cpu, sent_ns, ring_records, records), oldest first."""
+    data = b""
+    for cpu, sent_ns, before, records in samples:
+        head = ffi.new("struct pb_sample *")
+        head.version, head.kind, head.bytes, head.cpu = lib.PB_VERSION, lib.PB_SAMPLE_PAGE, SAMPLE_BYTES, cpu
+        head.sent_ns, head.ring_records, head.records = sent_ns, before, records
+        data += bytes(ffi.buffer(head))
+    frames = ffi.new("struct pb_frame[]", max(len(samples), 1))
+    for index in range(len(samples)):
+        frames[index].offset, frames[index].bytes, frames[index].type = index * SAMPLE_BYTES, SAMPLE_BYTES, 9
+    memory = ffi.from_buffer("uint8_t[]", data or b"-")
+    rings = [SimpleNamespace(cpu=0, wrapped=wrapped)]
+    batch = SimpleNamespace(arena=memory, frames=frames, frame_count=len(samples), rings=rings)
+    stats = SimpleNamespace(ring_records_by_cpu=dict(enumerate(sent)))
+    return SimpleNamespace(taken_ns=taken_ns, batch=batch, stats=stats, shared=True)
+
+
 def capture(taken_ns: int, *samples: tuple[int, int, int], wrapped: bool = True, sent: int = 0) -> Any:
     """A capture of CPU 3's ring with samples (sent_ns, ring_records, records), oldest first."""
     data = b""
@@ -24,7 +44,8 @@ def capture(taken_ns: int, *samples: tuple[int, int, int], wrapped: bool = True,
         frames[index].offset, frames[index].bytes, frames[index].type = index * SAMPLE_BYTES, SAMPLE_BYTES, 9
     ring = SimpleNamespace(cpu=3, wrapped=wrapped, first_frame=0, frame_count=len(samples))
     batch = SimpleNamespace(arena=ffi.from_buffer("uint8_t[]", data), frames=frames, rings=[ring])
-    return SimpleNamespace(taken_ns=taken_ns, batch=batch, stats=SimpleNamespace(ring_records_by_cpu={3: sent}))
+    stats = SimpleNamespace(ring_records_by_cpu={3: sent})
+    return SimpleNamespace(taken_ns=taken_ns, batch=batch, stats=stats, shared=False)
 
 
 def test_a_ring_that_never_wrapped_is_whole_since_the_beginning() -> None:
@@ -65,3 +86,37 @@ def test_a_cpu_that_came_back_begins_with_its_first_ring() -> None:
     assert ring_edges([both], STARTED_NS) == {3: Edge(50, 40)}
     del both.batch.rings[0]
     assert ring_edges([both], STARTED_NS) == {3: Edge(60, 48)}
+
+
+def test_a_shared_ring_that_never_wrapped_is_whole_since_the_beginning() -> None:
+    """Nothing is gone, whatever was sent."""
+    edges = ring_edges([shared_capture(100, (1, 50, 0, 8), sent=(0, 8), wrapped=False)], STARTED_NS)
+    assert edges == {0: Edge(STARTED_NS, 0), 1: Edge(STARTED_NS, 0)}
+
+
+def test_a_shared_ring_is_whole_since_the_first_later_sample_of_any_cpu() -> None:
+    """A sample's time is taken before its place: CPU 1's of 58 lies behind CPU 0's of 60, one of 59 may be overwritten.
+
+    CPU 0 sent again at 70: all that is overwritten was sent before. Counts are each CPU's own; CPU 2 has no sample:
+    all that it ever sent is gone.
+    """
+    samples = [(0, 60, 40, 8), (1, 58, 20, 4), (0, 70, 48, 8), (1, 90, 24, 4)]
+    edges = ring_edges([shared_capture(100, *samples, sent=(56, 28, 16))], STARTED_NS)
+    assert edges == {0: Edge(70, 40), 1: Edge(70, 20), 2: Edge(70, 16)}
+
+
+def test_samples_of_one_handlers_run_are_of_one_time() -> None:
+    """A thread's end sends up to three samples under one time, its last but one 1 ns earlier: none is a later one."""
+    samples = [(0, 60, 40, 8), (0, 59, 48, 0), (0, 60, 48, 8), (0, 61, 56, 1), (1, 80, 7, 1)]
+    edges = ring_edges([shared_capture(100, *samples, sent=(57, 8))], STARTED_NS)
+    assert edges == {0: Edge(100, 40), 1: Edge(100, 7)}
+    edges = ring_edges([shared_capture(100, *samples, (0, 62, 57, 8), sent=(65, 8))], STARTED_NS)
+    assert edges[0] == Edge(62, 40)
+
+
+def test_what_the_first_of_two_shared_captures_holds_is_not_gone() -> None:
+    """Each CPU's part of the gap between two captures is exact."""
+    first = shared_capture(100, (0, 50, 40, 8), (1, 55, 10, 2), (0, 60, 48, 8), sent=(56, 12))
+    second = shared_capture(200, (0, 150, 156, 8), (1, 155, 12, 2), (0, 160, 164, 8), sent=(172, 14))
+    edges = ring_edges([first, second], STARTED_NS)
+    assert edges == {0: Edge(160, 156, kept=16), 1: Edge(160, 12, kept=2)}

@@ -166,6 +166,42 @@ def test_a_snapshot_ends_before_a_record_in_the_making_and_the_next_begins_there
     assert len(reader.snapshot(everything=False)) == 0
 
 
+def test_a_snapshot_waits_for_a_record_that_was_in_the_making_when_it_began() -> None:
+    """What other CPUs wrote behind it is in the snapshot then; a record that was begun later is not waited for."""
+    writer = RingbufWriter(4096, overwritable=True)
+    writer.sample(b"a")
+    busy = writer.reserve(1)
+    writer.sample(b"c")
+    assert busy is not None
+    pauses: list[int] = []
+
+    def pause(tries: int) -> bool:
+        pauses.append(tries)
+        if len(pauses) == 3:
+            busy.submit(b"b")
+            assert writer.reserve(1) is not None
+        return tries < 4
+
+    reader = RingbufReadout(writer.mapped, pause=pause)
+    batch = reader.snapshot(everything=False)
+    assert (batch.data(), pauses) == ([b"a", b"b", b"c"], [0, 1, 2])
+    assert reader.snapshot(everything=True).data() == [b"a", b"b", b"c"]
+    assert pauses[3:] == [0, 1, 2, 3, 4]
+
+
+def test_a_snapshot_gives_up_waiting_for_a_record_in_the_making() -> None:
+    """Bounded: what is before the record is given, what is behind it comes with a later snapshot."""
+    writer = RingbufWriter(4096, overwritable=True)
+    writer.sample(b"a")
+    busy = writer.reserve(1)
+    writer.sample(b"c")
+    assert busy is not None
+    reader = RingbufReadout(writer.mapped, pause=lambda tries: tries < 5)
+    assert reader.snapshot(everything=False).data() == [b"a"]
+    busy.submit(b"b")
+    assert reader.snapshot(everything=False).data() == [b"b", b"c"]
+
+
 def test_the_consumers_position_is_not_where_an_overwritable_ring_begins() -> None:
     """The kernel ignores it there; it is written, so that poll is acknowledged."""
     writer = RingbufWriter(128, overwritable=True)

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from otel_perfbuf._core._core import ffi
 from otel_perfbuf.errors import ConfigError, NotOverwritable
-from otel_perfbuf.rings import Batch, PerfReader
+from otel_perfbuf.rings import Batch, PerfReader, RingbufReader
+from otel_perfbuf.rings.base import ReaderBase, Waiting
 from otel_perfbuf.rings.ring import Ring
+from otel_perfbuf.rings.ringbuf_readout import RingbufReadout
 from otel_perfbuf.rings.saved import SavedRings
-from otel_perfbuf.testing import RingWriter, save_rings
+from otel_perfbuf.testing import RingbufWriter, RingWriter, save_rings
 
 
 def reader_of(writers: list[RingWriter], folder: Path) -> PerfReader:
@@ -41,6 +43,17 @@ def reader_of(writers: list[RingWriter], folder: Path) -> PerfReader:
         ring.address = ffi.cast("void *", writer.mapped.page)
     reader.kept = writers  # type: ignore[attr-defined]  # their memory is what it reads
     reader._read_rings()
+    return reader
+
+
+def ringbuf_reader_of(writer: RingbufWriter) -> RingbufReader:
+    """A RingbufReader over a ring in memory."""
+    reader = RingbufReader.__new__(RingbufReader)
+    ReaderBase.__init__(reader, overwritable=writer.overwritable)
+    reader._readout = RingbufReadout(writer.mapped)
+    waiting = Waiting()
+    reader._opened.callback(waiting.close)
+    reader._start(waiting)
     return reader
 
 
@@ -136,3 +149,38 @@ def test_a_ring_is_what_the_reader_expects() -> None:
     """SavedRing stands in for Ring: this fails when Ring gets a method that it has to answer."""
     public = {name for name in vars(Ring) if not name.startswith("_") and callable(getattr(Ring, name))}
     assert public == {"lost", "pause", "close"}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    capacity=st.sampled_from([1 << 8, 1 << 14, 1 << 17]),
+    sizes=st.lists(st.one_of(st.integers(0, 200), st.integers(4_000, 60_000)), max_size=60),
+)
+def test_a_shared_ring_is_saved_as_one_perf_ring(tmp_path: Path, capacity: int, sizes: list[int]) -> None:
+    """The same samples in the same order, padded as perf pads; whether older ones are gone is kept."""
+    writer = RingbufWriter(capacity, overwritable=True)
+    for number, size in enumerate(sizes):
+        writer.sample(struct.pack("<I", number) + bytes(min(size, capacity - 24)))
+    with ringbuf_reader_of(writer) as reader:
+        live = reader.snapshot(since="all")
+        save_rings(reader, tmp_path / "saved")
+    with PerfReader.from_file(tmp_path / "saved") as saved:
+        batch = saved.snapshot(since="all")
+    assert batch.data() == [data.ljust((len(data) + 11) // 8 * 8 - 4, b"\0") for data in live.data()]
+    assert (batch.malformed, batch.unknown) == (0, 0)
+    assert [ring.wrapped for ring in batch.rings] == [live.rings[0].wrapped] == [bool(writer.overwrite_pos)]
+
+
+def test_a_ring_buffer_that_is_read_forward_is_not_saved(tmp_path: Path) -> None:
+    """What has been read is gone there: a sentence, and nothing is written."""
+    with ringbuf_reader_of(RingbufWriter(4096)) as reader, pytest.raises(ConfigError, match="read forward"):
+        save_rings(reader, tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_a_record_that_no_perf_ring_can_hold_is_not_saved(tmp_path: Path) -> None:
+    """Perf's sizes have 16 bits (FACTS 9)."""
+    writer = RingbufWriter(1 << 17, overwritable=True)
+    assert writer.sample(bytes(65_517))
+    with ringbuf_reader_of(writer) as reader, pytest.raises(ConfigError, match="65517 bytes"):
+        save_rings(reader, tmp_path / "saved")

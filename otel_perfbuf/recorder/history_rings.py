@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rings hold the history, how large they are, and their reader: per-CPU perf rings or one shared ring.
 
-What it is not: it loads no program (source.py) and reads nothing. The choice and the sizes: docs/decisions (shared ring).
+What it is not: it loads no program (source.py) and reads nothing. Choice and sizes: docs/decisions, shared ring.
 """
 
 from __future__ import annotations

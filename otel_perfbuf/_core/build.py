@@ -27,7 +27,10 @@ CORE = Path("otel_perfbuf/_core")
 # In the order of their includes: a declaration stands before its use.
 HEADERS = (
     Path("bpf/records.h"),
-    *(CORE / name for name in ("status.h", "ring.h", "ringbuf.h", "history.h", "plan.h", "otlp.h", "otlp_scan.h")),
+    *(
+        CORE / name
+        for name in ("status.h", "ring.h", "ringbuf.h", "history.h", "plan.h", "fd_names.h", "otlp.h", "otlp_scan.h")
+    ),
 )
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 

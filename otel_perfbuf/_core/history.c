@@ -184,6 +184,15 @@ static enum pb_status add_open(struct pb_history *history, const uint8_t *at, co
 	return PB_OK;
 }
 
+/* Of a later page the records alone count; one that is torn leaves a gap, or nothing. */
+static enum pb_status add_later_page(struct pb_history *history, const uint8_t *at, const struct pb_page_head *page,
+                                     const struct pb_sample *sample, struct pb_cursor cursor)
+{
+	if (page->flags & PB_PAGE_TORN)
+		return PB_OK;
+	return add_records(history, at + sizeof(*page), sample, cursor, PB_EVENT_LATER, page->seen_ns);
+}
+
 static enum pb_status add_page(struct pb_history *history, const uint8_t *at, const struct pb_page_head *page,
                                const struct pb_sample *sample, struct pb_cursor cursor)
 {
@@ -210,7 +219,10 @@ static enum pb_status add_page(struct pb_history *history, const uint8_t *at, co
 	return status;
 }
 
-enum pb_status pb_history_add_pages(struct pb_history *history, const uint8_t *pages, uint64_t bytes)
+typedef enum pb_status add_one(struct pb_history *history, const uint8_t *at, const struct pb_page_head *page,
+                               const struct pb_sample *sample, struct pb_cursor cursor);
+
+static enum pb_status add_pages(struct pb_history *history, const uint8_t *pages, uint64_t bytes, add_one *add)
 {
 	enum pb_status status = PB_OK;
 	struct pb_history before;
@@ -228,8 +240,18 @@ enum pb_status pb_history_add_pages(struct pb_history *history, const uint8_t *p
 			history->malformed++;
 			break;
 		}
-		status = add_page(history, pages + at, &page, &sample, cursor);
+		status = add(history, pages + at, &page, &sample, cursor);
 		at += sizeof(page) + sample.bytes;
 	}
 	return restored(history, &before, status);
+}
+
+enum pb_status pb_history_add_pages(struct pb_history *history, const uint8_t *pages, uint64_t bytes)
+{
+	return add_pages(history, pages, bytes, add_page);
+}
+
+enum pb_status pb_history_add_later_pages(struct pb_history *history, const uint8_t *pages, uint64_t bytes)
+{
+	return add_pages(history, pages, bytes, add_later_page);
 }

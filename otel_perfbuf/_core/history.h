@@ -24,7 +24,9 @@ enum pb_event_flags {
 	PB_EVENT_PAGE = 1,      /* from a thread's own page: never outside the window, never dropped */
 	PB_EVENT_IN_FLIGHT = 2, /* the page's open call */
 	PB_EVENT_SELECTED = 4,
-	PB_EVENT_MARK = 8, /* before the join only: a page's end, carries its last sequence */
+	PB_EVENT_MARK = 8,        /* before the join only: a page's end, carries its last sequence */
+	PB_EVENT_BEFORE_GAP = 16, /* its thread's next record is missing */
+	PB_EVENT_LATER = 32,      /* from pages read after the snapshot: tells of fds, is in no dump and no count */
 };
 
 enum pb_history_limits {
@@ -114,6 +116,8 @@ enum pb_status pb_history_add_samples(struct pb_history *history, const uint8_t 
 /* What the task iterator gave: pb_page_head + pb_sample + records, one after the other. The open call becomes an
  * event with PB_EVENT_IN_FLIGHT that borrows head->open. */
 enum pb_status pb_history_add_pages(struct pb_history *history, const uint8_t *pages, uint64_t bytes);
+/* The same, of what was read after the snapshot only to know what happened since (PB_EVENT_LATER). */
+enum pb_status pb_history_add_later_pages(struct pb_history *history, const uint8_t *pages, uint64_t bytes);
 /* Once, after all inputs. A gap inside an instance's sequence (between two events that are here) becomes an event of
  * kind PB_RECORD_LOST: its sequence the first that is missing, its time that of the event behind the gap.
  * Sorts by (instance, sequence), removes doubles, joins ENTRY records, fills the threads' and processes' counts and

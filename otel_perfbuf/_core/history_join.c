@@ -118,6 +118,8 @@ static void sort_by_time(struct pb_history *history)
  * beats a ring's: so the order of inputs is of no effect. */
 static bool better(const struct pb_event *event, const struct pb_event *best)
 {
+	if ((event->flags ^ best->flags) & PB_EVENT_LATER)
+		return best->flags & PB_EVENT_LATER;
 	if ((event->flags ^ best->flags) & PB_EVENT_IN_FLIGHT)
 		return best->flags & PB_EVENT_IN_FLIGHT;
 	if (event->flags & PB_EVENT_IN_FLIGHT)
@@ -125,13 +127,15 @@ static bool better(const struct pb_event *event, const struct pb_event *best)
 	return (event->flags & PB_EVENT_PAGE) > (best->flags & PB_EVENT_PAGE);
 }
 
-/* Makes one event of all that carry one (instance, sequence). False: only ENTRY records, no call. */
-static bool merge(struct pb_history *history, uint64_t from, uint64_t to, struct pb_event *merged)
+/* Makes one event of all that carry one (instance, sequence). False: only ENTRY records, no call. *end: the same call's
+ * end when that was read after the snapshot, which shows it in flight; kind 0: none. */
+static bool merge(struct pb_history *history, uint64_t from, uint64_t to, struct pb_event *merged, struct pb_event *end)
 {
 	const struct pb_record *entry = NULL;
 	const struct pb_event *best = NULL;
 	uint8_t page = 0;
 
+	end->kind = 0;
 	for (uint64_t i = from; i < to; i++) {
 		const struct pb_event *event = &history->events[i];
 
@@ -141,14 +145,18 @@ static bool merge(struct pb_history *history, uint64_t from, uint64_t to, struct
 		} else if (!best) {
 			best = event;
 		} else {
-			history->duplicates++;
+			history->duplicates += !(event->flags & PB_EVENT_LATER);
 			if (better(event, best))
 				best = event;
 		}
 	}
 	if (!best) {
-		history->orphans++;
+		history->orphans += !(history->events[from].flags & PB_EVENT_LATER);
 		return false;
+	}
+	for (uint64_t i = from; i < to && best->flags & PB_EVENT_IN_FLIGHT; i++) {
+		if (history->events[i].flags & PB_EVENT_LATER && history->events[i].kind != PB_RECORD_ENTRY)
+			*end = history->events[i];
 	}
 	*merged = *best;
 	merged->entry = entry;
@@ -194,15 +202,26 @@ static void add_gap(struct pb_history *history, uint64_t first, uint64_t count, 
 	};
 }
 
-static void count_event(struct pb_history *history, struct pb_thread *thread, const struct pb_event *event)
+/* `before`: the thread's event before this one, NULL: it is the first. */
+static void count_event(struct pb_history *history, struct pb_thread *thread, const struct pb_event *event,
+                        struct pb_event *before)
 {
+	if (event->flags & PB_EVENT_LATER) {
+		if (before && event->sequence > before->sequence + 1)
+			before->flags |= PB_EVENT_BEFORE_GAP;
+		if (!thread->first_sequence)
+			thread->first_sequence = event->sequence;
+		return;
+	}
 	thread->events++;
 	if (!event->sequence) /* it has none: an OOM kill that no page owns */
 		return;
 	if (event->sequence > thread->last_sequence + 1) {
 		thread->gap_end_ns = event->time_ns;
-		if (thread->first_sequence)
+		if (thread->first_sequence) {
+			before->flags |= PB_EVENT_BEFORE_GAP;
 			add_gap(history, thread->last_sequence + 1, event->sequence - thread->last_sequence - 1, event);
+		}
 	}
 	if (!thread->first_sequence)
 		thread->first_sequence = event->sequence;
@@ -214,10 +233,11 @@ static void count_event(struct pb_history *history, struct pb_thread *thread, co
 static void join_thread(struct pb_history *history, uint64_t from, uint64_t to, uint64_t *out)
 {
 	struct pb_thread thread = { .instance = history->events[from].instance };
+	struct pb_event *before = NULL;
 	uint64_t end, given = 0;
 
 	for (uint64_t at = from; at < to; at = end) {
-		struct pb_event merged = history->events[at];
+		struct pb_event merged = history->events[at], later;
 
 		newest(&thread, merged.sample);
 		end = at + 1;
@@ -227,16 +247,24 @@ static void join_thread(struct pb_history *history, uint64_t from, uint64_t to, 
 		}
 		while (merged.sequence && end < to && history->events[end].sequence == merged.sequence)
 			newest(&thread, history->events[end++].sample);
-		if (!merge(history, at, end, &merged))
+		if (!merge(history, at, end, &merged, &later))
 			continue;
 		merged.thread = (uint32_t)history->thread_count;
-		count_event(history, &thread, &merged);
-		history->events[(*out)++] = merged;
+		count_event(history, &thread, &merged, before);
+		before = &history->events[(*out)++];
+		*before = merged;
+		if (later.kind) {
+			later.thread = merged.thread;
+			history->events[(*out)++] = later;
+		}
 	}
-	if (given > thread.last_sequence)
+	if (given > thread.last_sequence) {
 		thread.last_sequence = given;
+		if (before)
+			before->flags |= PB_EVENT_BEFORE_GAP;
+	}
 	thread.missing = thread.last_sequence - thread.missing;
-	if (thread.events || thread.last_sequence)
+	if (thread.events || thread.last_sequence || before)
 		history->threads[history->thread_count++] = thread;
 }
 

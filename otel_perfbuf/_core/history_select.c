@@ -48,7 +48,8 @@ enum pb_status pb_history_select(struct pb_history *history, uint64_t start_ns, 
 		struct pb_event *event = &history->events[i];
 
 		event->flags &= (uint8_t)~PB_EVENT_SELECTED;
-		if (history->processes[history->threads[event->thread].process].scope != 1)
+		if (event->flags & PB_EVENT_LATER ||
+		    history->processes[history->threads[event->thread].process].scope != 1)
 			continue;
 		if (event->flags & PB_EVENT_PAGE)
 			pages++;

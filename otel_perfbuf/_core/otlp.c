@@ -162,8 +162,11 @@ enum pb_status pb_otlp_encode_chunk(const struct pb_history *history, const stru
 		return PB_NO_ROOM;
 	chunk_open(&chunk, scratch);
 	for (at = *cursor; at < history->event_count; at++) {
-		if (history->events[at].flags & PB_EVENT_SELECTED &&
-		    !chunk_add(&chunk, history, encoding, &history->events[at]))
+		if (!(history->events[at].flags & PB_EVENT_SELECTED))
+			continue;
+		if (encoding->fds)
+			pb_fd_names_pass(encoding->fds, at);
+		if (!chunk_add(&chunk, history, encoding, &history->events[at]))
 			break;
 	}
 	for (uint32_t i = 0; i < chunk.slot_count; i++)

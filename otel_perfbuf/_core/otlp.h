@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "status.h"
+#include "fd_names.h"
 #include "history.h"
 #include "plan.h"
 
@@ -41,6 +42,7 @@ struct pb_encoding {
 	uint8_t reserved2[7];
 	const struct pb_bytes *resources; /* by process index: an encoded opentelemetry.proto.resource.v1.Resource */
 	struct pb_bytes scope;            /* an encoded InstrumentationScope */
+	struct pb_fd_names *fds;          /* NULL: fds are bare numbers */
 };
 
 /* Encodes the next chunk: a time slice of the selected events from event index *cursor on (in the history's time

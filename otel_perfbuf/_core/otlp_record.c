@@ -221,6 +221,8 @@ static void encode_call(const struct encoder *encoder)
 	struct pb_call call;
 
 	pb_call_load(&call, encoder->event, encoder->encoding->plan);
+	call.fds = encoder->encoding->fds;
+	call.process = encoder->thread->process;
 	if (call.syscall.record.flags & PB_FLAG_NO_RETURN)
 		call.error = 0;
 	pb_text_call(&out, &call);

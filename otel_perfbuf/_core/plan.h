@@ -109,6 +109,41 @@ struct pb_struct {
 	uint8_t more;   /* 1: strace abbreviates it: ends in ", ..." */
 };
 
+/* What a call that worked does to its process's fds; made from data/fd_rules.tsv. */
+enum pb_fd_action {
+	PB_FD_NONE = 0,
+	PB_FD_UNKNOWN,     /* the result is a new fd, of what is not known */
+	PB_FD_PATH,        /* ... of the file that argument .path names, relative to argument .fd */
+	PB_FD_NAMED,       /* ... of what .text says, a % in it stands for argument .path's string */
+	PB_FD_SOCKET,      /* ... a socket: arguments are family, type, protocol */
+	PB_FD_ACCEPT,      /* ... accepted from .fd; the peer's address is argument .path */
+	PB_FD_COPY,        /* ... what argument .fd is; a dup2's second argument is closed before */
+	PB_FD_FCNTL,       /* copies, and the close-on-exec flag */
+	PB_FD_IOCTL,       /* the close-on-exec flag */
+	PB_FD_PAIR,        /* argument .path points to two new fds, of what .text says */
+	PB_FD_BIND,        /* .fd has the address of argument .path */
+	PB_FD_CONNECT,     /* .fd has the peer of argument .path */
+	PB_FD_CLOSE,       /* .fd is no more */
+	PB_FD_CLOSE_RANGE, /* nor are those of a range */
+	PB_FD_CHDIR,       /* the working directory is what argument .path names */
+	PB_FD_FCHDIR,      /* ... what .fd is */
+	PB_FD_CLONE,       /* flags are argument .flags, or a struct's first word there */
+	PB_FD_UNSHARE,
+	PB_FD_UNKNOWABLE, /* from here on fds change without system calls */
+	PB_FD_ACTIONS
+};
+
+enum { PB_FD_NO_ARGUMENT = 255 };
+
+struct pb_fd_rule {
+	uint8_t action; /* enum pb_fd_action */
+	uint8_t fd;     /* argument numbers, or PB_FD_NO_ARGUMENT: the working directory, no flags */
+	uint8_t path;
+	uint8_t flags;
+	uint32_t close_on_exec; /* the bit of argument .flags that says so; 0: never (or always, without flags) */
+	const char *text;
+};
+
 struct pb_syscall_plan {
 	const char *name; /* NULL: unknown, shown as syscall_N */
 	uint8_t arguments;
@@ -121,6 +156,7 @@ struct pb_syscall_plan {
 	const struct pb_variant *variants; /* the first that fits is taken */
 	uint32_t variant_count;
 	uint32_t result_table; /* result_kind FLAGS, FLAGS_VALUE: = 0x8002 (flags O_RDWR|O_LARGEFILE) */
+	struct pb_fd_rule fds;
 };
 
 struct pb_plan {

@@ -18,6 +18,13 @@ static void put_value(struct pb_writer *out, const struct pb_call *call, const s
 	pb_put_scalar(out, call->plan, argument->kind, call->syscall.args[index], argument->table);
 }
 
+static void put_fd(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
+                   uint32_t index)
+{
+	put_value(out, call, argument, index);
+	pb_put_fd_name(out, call, (int32_t)call->syscall.args[index]);
+}
+
 static render *const renderers[PB_ARG_KINDS] = {
 	[PB_ARG_SIGNED] = put_value,
 	[PB_ARG_UNSIGNED] = put_value,
@@ -25,8 +32,8 @@ static render *const renderers[PB_ARG_KINDS] = {
 	[PB_ARG_ULONG] = put_value,
 	[PB_ARG_HEX] = put_value,
 	[PB_ARG_POINTER] = put_value,
-	[PB_ARG_FD] = put_value,
-	[PB_ARG_DIRFD] = put_value,
+	[PB_ARG_FD] = put_fd,
+	[PB_ARG_DIRFD] = put_fd,
 	[PB_ARG_STRING] = pb_put_memory,
 	[PB_ARG_PATH] = pb_put_memory,
 	[PB_ARG_BUFFER] = pb_put_memory,
@@ -186,6 +193,9 @@ static void put_argument(struct pb_writer *out, struct pb_call *call, uint32_t i
 	span->start = out->size;
 	renderers[argument->kind](out, call, argument, index);
 	span->end = out->size;
+	/* an fd with a name is text */
+	if (span->integer && out->size && out->data[out->size - 1] == '>')
+		span->integer = false;
 }
 
 static void put_arguments(struct pb_writer *out, struct pb_call *call)
@@ -262,6 +272,10 @@ static void put_success(struct pb_writer *out, const struct pb_call *call)
 		break;
 	case PB_ARG_ULONG:
 		pb_put_unsigned(out, value);
+		break;
+	case PB_ARG_FD:
+		pb_put_signed(out, (int64_t)value);
+		pb_put_result_name(out, call);
 		break;
 	default:
 		pb_put_signed(out, (int64_t)value);

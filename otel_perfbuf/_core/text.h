@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "check.h"
+#include "fd_names.h"
 #include "history.h"
 #include "plan.h"
 
@@ -55,6 +56,8 @@ struct pb_call {
 	bool in_flight;
 	struct pb_capture_view enter[6]; /* head.kind PB_CAPTURE_NONE: was not captured */
 	struct pb_capture_view exit[6];
+	const struct pb_fd_names *fds; /* NULL: fds are bare */
+	uint32_t process;
 	struct pb_span spans[6]; /* filled by pb_text_call, in the order shown */
 	uint32_t span_count;
 };
@@ -109,6 +112,10 @@ void pb_put_memory(struct pb_writer *out, const struct pb_call *call, const stru
 /* text_sockaddr.c */
 void pb_put_sockaddr(struct pb_writer *out, const struct pb_plan *plan, const uint8_t *bytes, uint32_t captured,
                      uint32_t length);
+/* 127.0.0.1:80, [::1]:80, "/run/x.sock": the address of a socket without its family. */
+void pb_put_endpoint(struct pb_writer *out, const uint8_t *bytes, uint32_t captured);
+/* -1: an address without one. */
+int32_t pb_sockaddr_port(const uint8_t *bytes, uint32_t captured);
 /* text_struct.c */
 bool pb_put_struct(struct pb_writer *out, const struct pb_plan *plan, uint32_t index,
                    const struct pb_capture_view *view);
@@ -121,6 +128,11 @@ void pb_text_exit(struct pb_writer *out, const struct pb_plan *plan, int32_t sta
 const char *pb_signal_name(const struct pb_plan *plan, int32_t number, char *space, size_t space_bytes);
 bool pb_signal_has_sender(const struct pb_signal *signal);
 bool pb_signal_has_address(const struct pb_signal *signal);
+
+/* fd_things.c: </etc/hosts> behind an fd, or nothing. True: something was written. */
+bool pb_put_fd_name(struct pb_writer *out, const struct pb_call *call, int32_t fd);
+/* ... behind an fd that is the call's result. */
+void pb_put_result_name(struct pb_writer *out, const struct pb_call *call);
 
 /* text.c */
 void pb_call_load(struct pb_call *call, const struct pb_event *event, const struct pb_plan *plan);

@@ -101,12 +101,11 @@ static void put_inet6(struct pb_writer *out, const uint8_t *bytes, uint32_t leng
 	}
 }
 
-static void put_unix(struct pb_writer *out, const uint8_t *bytes, uint32_t captured, bool cut)
+static void put_unix_path(struct pb_writer *out, const uint8_t *bytes, uint32_t captured, bool cut)
 {
 	const uint8_t *path = bytes + 2;
 	uint32_t size = captured - 2;
 
-	pb_put(out, ", sun_path=");
 	if (size && !path[0]) {
 		pb_put_char(out, '@');
 		pb_put_quoted(out, path + 1, size - 1, cut);
@@ -140,7 +139,8 @@ void pb_put_sockaddr(struct pb_writer *out, const struct pb_plan *plan, const ui
 	pb_put_enum(out, pb_plan_table(plan, plan->families_table), family);
 	if (length > 2) {
 		if (family == FAMILY_UNIX) {
-			put_unix(out, bytes, captured, captured < length);
+			pb_put(out, ", sun_path=");
+			put_unix_path(out, bytes, captured, captured < length);
 		} else if (family == FAMILY_INET && captured >= 16) {
 			put_inet(out, bytes);
 		} else if (family == FAMILY_INET6 && captured >= 24) {
@@ -153,4 +153,32 @@ void pb_put_sockaddr(struct pb_writer *out, const struct pb_plan *plan, const ui
 		}
 	}
 	pb_put_char(out, '}');
+}
+
+void pb_put_endpoint(struct pb_writer *out, const uint8_t *bytes, uint32_t captured)
+{
+	uint16_t family;
+
+	memcpy(&family, bytes, sizeof(family));
+	if (family == FAMILY_INET && captured >= 8) {
+		put_inet_address(out, bytes + 4);
+	} else if (family == FAMILY_INET6 && captured >= 24) {
+		pb_put_char(out, '[');
+		put_inet6_address(out, bytes + 8);
+		pb_put_char(out, ']');
+	} else {
+		if (family == FAMILY_UNIX && captured > 2)
+			put_unix_path(out, bytes, captured, false);
+		return;
+	}
+	pb_put_char(out, ':');
+	pb_put_unsigned(out, big16(bytes + 2));
+}
+
+int32_t pb_sockaddr_port(const uint8_t *bytes, uint32_t captured)
+{
+	uint16_t family;
+
+	memcpy(&family, bytes, sizeof(family));
+	return (family == FAMILY_INET || family == FAMILY_INET6) && captured >= 4 ? big16(bytes + 2) : -1;
 }

@@ -94,19 +94,20 @@ def run(args: argparse.Namespace) -> int:
         exclude=exclude,
         string_bytes=args.string_bytes,
         buffers=args.buffers,
+        fd_names=args.fd_names,
     )
     with Output(args.output, args.format, args.otlp, args.lines) as output, _source(options) as source:
         source.attach()
         with _signals_forwarded() as forward_to, _socket_directory() as directory:
             environment = {**os.environ, _SOCKET_VARIABLE: str(directory / "trigger.sock")}
             if args.pid is not None:
-                source.program.follow(args.pid)
+                source.follow(args.pid)
                 code = _recorded(args.pid, None, when, args.window, source, output, directory)
                 return _saved(args.save_rings, source, code)
             child = Child.hold(path, words, environment, user)
             forward_to(child)
             try:
-                source.program.follow(child.pid, wait_exec=True)
+                source.follow(child.pid, wait_exec=True)
             except BaseException:
                 child.abandon()
                 raise

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from otel_perfbuf.bpf.syscalls import Stats
 from otel_perfbuf.rings import Batch
 
+from .descriptors import Seeds
 from .history import ProcessKey
 from .inflight import EntryFrames
 from .processes import Process
@@ -20,6 +22,7 @@ class Capture:
     """One snapshot: thread pages, rings, what calls in flight point to, and the processes; taken at ``taken_ns``.
 
     ``shared``: the batch is of one ring for all CPUs, and ``stats`` were read before it.
+    ``seeds`` are the fds of processes that lived then, read a moment later; ``later_pages`` tell what happened between.
     """
 
     pages: bytes
@@ -31,3 +34,5 @@ class Capture:
     taken_ns: int
     snapshot_ns: int
     shared: bool = False
+    seeds: Mapping[ProcessKey, Seeds] = field(default_factory=dict)
+    later_pages: bytes = b""

@@ -14,12 +14,14 @@ from typing import Literal
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from otel_perfbuf._core._core import ffi
 from otel_perfbuf.exporters.payload import Chunk, Payload
 from otel_perfbuf.records.plan import Plan
 from otel_perfbuf.triggers.firing import Firing, SpanContext
 
 from .capture import Capture
 from .edges import ring_edges
+from .fd_names import FdNames
 from .header import SCOPE, Header, header_request, span_request
 from .history import Encoding, History, ProcessKey
 from .processes import Process, cgroup_path, process_from_proc, process_resource, started_at
@@ -126,15 +128,18 @@ def make_dump(
     plan: Plan,
     started_ns: int,
     losses: Losses,
+    fd_names: bool = False,
 ) -> Dump:
     """Makes the dump of ``firings`` (the first is the trigger, the others joined it) out of ``captures``.
 
-    ``started_ns`` (monotonic) is when recording began. Both sequences are in the order of their time and not empty.
+    ``started_ns`` (monotonic) is when recording began. ``fd_names``: fds are shown with what they are. Both sequences
+    are in the order of their time and not empty.
     """
     firing, offset = firings[0], captures[-1].unix_offset_ns
     history = History(
         [*(capture.batch for capture in captures), *(capture.entries for capture in captures)],
         [capture.pages for capture in captures],
+        [capture.later_pages for capture in captures],
     )
     table = _table(history, captures)
     target = _target(firing, table, offset)
@@ -178,6 +183,12 @@ def make_dump(
     # The trigger's service name is the target's; other processes have their own.
     resources = [process_resource(table[key], firing.service_name if key == target else None) for key in keys]
     about = _about(firing, target, table)
+    fds = None
+    if fd_names:
+        seeds = {key: found for capture in captures for key, found in capture.seeds.items()}
+        # Lost records may have been calls that change fds.
+        since_ns = end_ns if losses.lost else header.complete_since_unix_ns - offset
+        fds = FdNames(history, plan, seeds, since_ns)
     encoding = Encoding(
         unix_offset_ns=offset,
         observed_unix_ns=end_ns + offset,
@@ -194,7 +205,10 @@ def make_dump(
         *(
             Chunk("logs", body, records)
             for body, records in history.encode(
-                plan.pointer, [resource.SerializeToString() for resource in resources], encoding
+                plan.pointer,
+                [resource.SerializeToString() for resource in resources],
+                encoding,
+                ffi.NULL if fds is None else fds.pointer,
             )
         ),
     ]

@@ -73,25 +73,29 @@ def _check(status: int, doing: str) -> None:
 class History:
     """Events of some inputs, each once, in the order of time.
 
-    The inputs (batches, page bytes) are borrowed: they stay referenced by this object and unchanged.
+    The inputs (batches, page bytes) are borrowed: they stay referenced by this object and unchanged. ``later_pages``
+    were read after the snapshot: they tell what happened to fds since, and are in no dump and no count.
     """
 
-    def __init__(self, batches: Sequence[Frames], pages: Sequence[bytes]) -> None:
+    def __init__(self, batches: Sequence[Frames], pages: Sequence[bytes], later_pages: Sequence[bytes] = ()) -> None:
         self._batches = list(batches)
         self._pages = [(ffi.from_buffer("uint8_t[]", data), len(data)) for data in pages if data]
+        self._later = [(ffi.from_buffer("uint8_t[]", data), len(data)) for data in later_pages if data]
         self._c = ffi.new("struct pb_history *")
         self._allocate()
         for batch in self._batches:
             _check(lib.pb_history_add_samples(self._c, batch.arena, batch.frames, batch.frame_count), "reading samples")
         for pointer, size in self._pages:
             _check(lib.pb_history_add_pages(self._c, pointer, size), "reading thread pages")
+        for pointer, size in self._later:
+            _check(lib.pb_history_add_later_pages(self._c, pointer, size), "reading later thread pages")
         _check(lib.pb_history_join(self._c), "joining the history")
 
     def _allocate(self) -> None:
         size = ffi.new("struct pb_history_size *")
         for batch in self._batches:
             _check(lib.pb_history_count_samples(batch.arena, batch.frames, batch.frame_count, size), "counting")
-        for pointer, length in self._pages:
+        for pointer, length in (*self._pages, *self._later):
             _check(lib.pb_history_count_pages(pointer, length, size), "counting")
         events, rows = int(size.events) + 1, int(size.samples) + 1
         # Not zeroed: the engine writes every element before it reads it, and zeroing 64 MiB costs a snapshot's time.
@@ -112,9 +116,24 @@ class History:
         history.gaps, history.gap_capacity = self._keep[4], rows
 
     @property
+    def pointer(self) -> Any:
+        """``struct pb_history *``, as long as this object lives."""
+        return self._c
+
+    @property
     def events(self) -> int:
         """How many records there are, in and out of scope."""
         return int(self._c.event_count)
+
+    @property
+    def process_count(self) -> int:
+        """Of ``processes()``."""
+        return int(self._c.process_count)
+
+    @property
+    def thread_count(self) -> int:
+        """Of ``threads()``."""
+        return int(self._c.thread_count)
 
     @property
     def malformed(self) -> int:
@@ -181,10 +200,13 @@ class History:
         """How many records of a process index were selected."""
         return int(self._c.processes[process].selected)
 
-    def encode(self, plan: Any, resources: Sequence[bytes], encoding: Encoding) -> Iterator[tuple[bytes, int]]:
+    def encode(
+        self, plan: Any, resources: Sequence[bytes], encoding: Encoding, fds: Any = ffi.NULL
+    ) -> Iterator[tuple[bytes, int]]:
         """ExportLogsServiceRequest chunks of the selected records, oldest first: (bytes, records).
 
-        ``plan`` is the decode plan's C pointer, ``resources`` one encoded Resource for each process index.
+        ``plan`` is the decode plan's C pointer, ``resources`` one encoded Resource for each process index, ``fds`` a
+        ``struct pb_fd_names *`` of this history that no encoding has used yet, or NULL: fds are bare numbers.
         """
         keep = [ffi.from_buffer("uint8_t[]", data or b"\0") for data in resources]
         table = ffi.new("struct pb_bytes[]", max(len(resources), 1))
@@ -192,7 +214,7 @@ class History:
             table[index].data, table[index].size = keep[index], len(data)
         c = ffi.new("struct pb_encoding *")
         scope = ffi.from_buffer("uint8_t[]", encoding.scope)
-        c.plan, c.resources = plan, table
+        c.plan, c.resources, c.fds = plan, table, fds
         c.scope.data, c.scope.size = scope, len(encoding.scope)
         c.unix_offset_ns, c.observed_unix_ns = encoding.unix_offset_ns, encoding.observed_unix_ns
         if encoding.trace_id is not None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from otel_perfbuf._core._core import ffi, lib
 
-__all__ = ["EntryFrames", "OpenCall", "blocked_before", "open_calls", "read_entries"]
+__all__ = ["EntryFrames", "OpenCall", "blocked_before", "open_calls", "page_processes", "read_entries"]
 
 _HEAD = ffi.sizeof("struct pb_page_head")
 _SAMPLE = ffi.sizeof("struct pb_sample")
@@ -77,6 +77,15 @@ def open_calls(pages: bytes) -> list[OpenCall]:
             )
         )
     return calls
+
+
+def page_processes(pages: bytes) -> set[tuple[int, int]]:
+    """(tgid, start) of every process that has a recorded thread in ``pages``: those were alive then."""
+    return {
+        (int(sample.tgid), int(sample.process_start_ns))
+        for head, sample in _pages(pages)
+        if head.flags & lib.PB_PAGE_TARGET
+    }
 
 
 def _capture(rule: Any, call: OpenCall, memory: int) -> bytes | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -194,7 +194,7 @@ class FlightRecorder:
             for making in due:
                 making.closed_unix_ns = unix_ns
         if makings:
-            capture = self._source.capture()
+            capture = self._source.capture(_pids_of(makings))
             with self._condition:
                 for making in makings:
                     making.captures.append(capture)
@@ -223,8 +223,15 @@ class FlightRecorder:
             plan=self._source.plan,
             started_ns=self._source.started_ns,
             losses=Losses(lost, overwritten, suppressed),
+            fd_names=self._source.names_fds,
         )
         with self._condition:
             self._dumps["made"] += 1
         self._emit(dump)
         making.done.set_result(dump)
+
+
+def _pids_of(makings: Iterable[_Making]) -> set[int] | None:
+    """Whose fds a snapshot looks at; None: of all, since a firing names no process."""
+    pids = {firing.pid for making in makings for firing in making.firings}
+    return None if None in pids else {pid for pid in pids if pid is not None}

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
 
 from otel_perfbuf.bpf.syscalls import AlertRules, SyscallProgram
 from otel_perfbuf.errors import KernelError
-from otel_perfbuf.records import build_plan, syscall_rules
+from otel_perfbuf.records import build_plan, fd_calls, records_all, syscall_rules
 from otel_perfbuf.records.plan import Plan
 from otel_perfbuf.rings import PerfReader
 
@@ -28,6 +28,7 @@ from .history import ProcessKey
 from .history_rings import RingKind, plan_rings
 from .inflight import blocked_before, read_entries
 from .processes import Process, table_process
+from .seeds import SeedBook
 
 __all__ = ["HistorySource", "SourceOptions"]
 
@@ -54,6 +55,7 @@ class SourceOptions:
     path_bytes: int = 512
     buffers: Literal["none", "sizes", "content"] = "none"
     swap: bool = False
+    fd_names: bool = True
     alerts: AlertRules = field(default_factory=AlertRules)
 
 
@@ -83,6 +85,9 @@ class HistorySource:
         )
         self._account = _Account()
         self._first_sight: FirstSight | None = None
+        # Names need every call that changes an fd.
+        followed = options.fd_names and records_all(self._rules, fd_calls())
+        self._seed_book = SeedBook(lambda: self.program.read_pages()) if followed else None
         self._closed = False
         self.rings = plan_rings(options.ring, options.per_cpu_bytes, swap=options.swap)
         """Which rings hold the history."""
@@ -111,7 +116,7 @@ class HistorySource:
         self.started_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self._first_sight = FirstSight()
         for pid in self.options.pids:
-            self.program.follow(pid)
+            self.follow(pid)
 
     def watch_cpus(self) -> None:
         """From now on a CPU that comes back is recorded again, by itself; where that cannot be had, a warning says so.
@@ -125,8 +130,17 @@ class HistorySource:
         except KernelError as error:
             _log.warning("%s; a CPU that comes back is not recorded", error)
 
-    def capture(self) -> Capture:
-        """Takes a snapshot now; recording goes on meanwhile."""
+    def follow(self, pid: int, *, wait_exec: bool = False) -> None:
+        """Makes a process and its children targets (`SyscallProgram.follow`); what its fds are now is kept."""
+        self.program.follow(pid, wait_exec=wait_exec)
+        if self._seed_book is not None:
+            self._seed_book.add(pid)
+
+    def capture(self, pids: Collection[int] | None = None) -> Capture:
+        """Takes a snapshot now; recording goes on meanwhile.
+
+        ``pids``: whose fds (and their children's) are looked at, None: of all recorded processes.
+        """
         begin = time.perf_counter_ns()
         pages = self.program.read_pages()
         # What a CPU without a sample in a shared ring had sent by now is overwritten for sure.
@@ -138,8 +152,9 @@ class HistorySource:
         entries = read_entries(pages, self._rules, self._read_pages_again)
         processes = self._processes()
         stats = stats or self.program.stats()
-        shared = self.rings.shared
-        return Capture(pages, batch, entries, processes, stats, unix_offset_ns(), taken_ns, snapshot_ns, shared)
+        offset_ns, shared = unix_offset_ns(), self.rings.shared
+        seeds, later = ({}, b"") if self._seed_book is None else self._seed_book.read(pages, processes, pids)
+        return Capture(pages, batch, entries, processes, stats, offset_ns, taken_ns, snapshot_ns, shared, seeds, later)
 
     def _processes(self) -> dict[ProcessKey, Process]:
         sight = self._first_sight
@@ -153,6 +168,11 @@ class HistorySource:
 
     def _blocked_before(self, pages: bytes) -> bytes:
         return blocked_before(pages, self._rules, record_unknown=not self.options.include)
+
+    @property
+    def names_fds(self) -> bool:
+        """Whether fds are followed: asked for, and every call that changes one is recorded."""
+        return self._seed_book is not None
 
     @property
     def captures_max(self) -> int:

@@ -15,6 +15,7 @@ from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.records.arguments import Argument, Decoding, Result, load_decodings
 from otel_perfbuf.records.constants import Table, load_tables
 from otel_perfbuf.records.errnos import SIGNAL_CODES, error_rows, signal_rows
+from otel_perfbuf.records.fd_rules import fd_rule
 from otel_perfbuf.records.syscalls import load_syscalls
 
 __all__ = ["Plan", "build_plan"]
@@ -96,6 +97,7 @@ class Plan:
         for index, argument in enumerate(decoding.arguments):
             self._argument(row.args[index], argument)
         row.result_zero = self._text(decoding.zero)
+        self._fds(row.fds, decoding)
         if not decoding.variants:
             return
         row.variants = self._new("struct pb_variant[]", len(decoding.variants))
@@ -112,6 +114,17 @@ class Plan:
             variant.args = shared[spec.arguments]
             variant.arguments = len(spec.arguments)
             variant.result_kind, variant.result_table = self._result(spec.result)
+
+    def _fds(self, row: Any, decoding: Decoding) -> None:
+        rule = fd_rule(decoding.syscall.name, decoding.result.kind)
+        if rule is None:
+            return
+        row.action = getattr(lib, f"PB_FD_{rule.action.upper()}")
+        for key in ("fd", "path", "flags"):
+            number = getattr(rule, key)
+            setattr(row, key, lib.PB_FD_NO_ARGUMENT if number is None else number)
+        row.close_on_exec = rule.close_on_exec
+        row.text = self._text(rule.text)
 
     def _result(self, result: Result) -> tuple[int, int]:
         return _kind(result.kind), self._numbers[result.table] if result.table else 0

@@ -8,7 +8,7 @@ Source: bpf/records.h (struct pb_syscall_rule), filled here and nowhere else.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from otel_perfbuf._core._core import ffi, lib
@@ -18,7 +18,7 @@ from otel_perfbuf.records.classes import select_syscalls
 from otel_perfbuf.records.constants import load_tables
 from otel_perfbuf.records.syscalls import load_syscalls
 
-__all__ = ["Buffers", "syscall_rules"]
+__all__ = ["Buffers", "records_all", "syscall_rules"]
 
 Buffers = Literal["none", "sizes", "content"]
 
@@ -119,3 +119,14 @@ def syscall_rules(
         if decoding.syscall.name in recorded:
             rules[number].flags |= lib.PB_SYSCALL_RECORDED
     return bytes(ffi.buffer(rules))
+
+
+def records_all(rules: bytes, names: Iterable[str], machine: str | None = None) -> bool:
+    """Whether ``rules`` (of `syscall_rules`) record every one of the syscalls that this machine has of ``names``."""
+    wanted = frozenset(names)
+    rows = ffi.from_buffer("struct pb_syscall_rule[]", rules)
+    return all(
+        rows[number].flags & lib.PB_SYSCALL_RECORDED
+        for number, syscall in load_syscalls(machine).items()
+        if syscall.name in wanted and number < lib.PB_SYSCALLS
+    )

@@ -113,6 +113,7 @@ class KernelParts:
                     buffers=options.buffers,
                     ring=options.ring,
                     swap=options.snapshot == "swap",
+                    fd_names=options.fd_names,
                     alerts=_alert_rules(exits),
                 )
             )

@@ -25,7 +25,7 @@ from strace_log import Event, Recorded, read_records, read_strace
 
 PROGRAMS = Path(__file__).parent / "programs"
 STRACE = ["strace", "-f", "-a1", "-s", "32"]
-RECORD = ["--on", "always", "--window", "all", "--per-cpu-bytes", "16MiB", "--format", "otlp_proto"]
+RECORD = ["--no-fd-names", "--on", "always", "--window", "all", "--per-cpu-bytes", "16MiB", "--format", "otlp_proto"]
 AS_STRACE = ["--no-fd-names", "-s", "32", "--buffers", "content"]
 
 # What may differ, and why. Each is applied by the function that stands beside it.
@@ -153,6 +153,19 @@ def compare(dump: Arrived, traced: dict[int, list[Event]]) -> tuple[int, int]:
                 compared += 1
                 equal += their.text == our.text
     return compared, equal
+
+
+def calls_of_both(dump: Arrived, traced: dict[int, list[Event]]) -> Iterator[tuple[str, str]]:
+    """(strace's line, the recorder's) of each call that both have, by thread and order."""
+    recorded = read_records(_without_own_of_strace(dump))
+    first = next(iter(traced))
+    recorded[first] = Recorded(first, _from_execve(recorded[first].events))
+    for number, events in traced.items():
+        theirs = [event for event in events if event.kind == "call"]
+        ours = [event for event in recorded[number].events if event.kind == "call"]
+        for their, our in zip(theirs, ours, strict=False):
+            assert their.name == our.name, (their, our)
+            yield their.text, our.text
 
 
 def run(tmp_path: Path, environment: dict[str, str], command: list[str | Path], status: int) -> None:

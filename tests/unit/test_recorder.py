@@ -30,12 +30,13 @@ class EmptySource:
     plan = PLAN
     started_ns = 1
     captures_max = 8
+    names_fds = False
 
     def __init__(self) -> None:
         self.taken = itertools.count(1)
         self.snapshots = 0
 
-    def capture(self) -> Capture:
+    def capture(self, pids: object = None) -> Capture:
         """The next empty snapshot."""
         self.snapshots += 1
         batch: Any = EntryFrames([])
@@ -135,7 +136,7 @@ def test_a_failing_capture_fails_its_dump_and_no_other() -> None:
     source: Any = EmptySource()
     right, broken = source.capture, iter([True, False])
 
-    def capture() -> Capture:
+    def capture(pids: object = None) -> Capture:
         if next(broken):
             raise OSError(12, "no memory")
         return right()
@@ -189,7 +190,7 @@ class HeldSource(EmptySource):
         super().__init__()
         self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
 
-    def capture(self) -> Capture:
+    def capture(self, pids: object = None) -> Capture:
         """The next snapshot, when it may be taken."""
         self.begun.release()
         assert self.go.acquire(timeout=10)

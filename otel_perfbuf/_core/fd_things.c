@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fd_things.c: what a call makes of its fd, in strace -yy's form as far as the call itself tells it: a path is the one
+ * that was asked for, joined to its directory; a socket shows its own port only when it was bound to one, its inode never.
+ * Source: strace 6.1's output; socket(2), accept(2), pipe(2), fcntl(2).
+ */
+#include "fd_things.h"
+
+enum {
+	FAMILY_UNIX = 1,
+	FAMILY_INET = 2,
+	FAMILY_INET6 = 10,
+	FAMILY_NETLINK = 16,
+	TYPE_MASK = 15,
+	TYPE_STREAM = 1,
+	TYPE_DATAGRAM = 2,
+	TYPE_RAW = 3,
+	TYPE_PACKETS = 5,
+	FCNTL_COPY = 0,
+	FCNTL_SET_FLAGS = 2,
+	FCNTL_COPY_ON_EXEC = 1030,
+	IOCTL_NO_EXEC = 0x5450, /* FIONCLEX */
+	IOCTL_EXEC = 0x5451,    /* FIOCLEX */
+	THING_MOST_BYTES = 8192,
+};
+
+uint8_t pb_fd_action_of(const struct pb_plan *plan, const struct pb_event *event)
+{
+	struct pb_syscall call;
+
+	if (event->kind != PB_RECORD_SYSCALL)
+		return PB_FD_NONE;
+	memcpy(&call, event->record, offsetof(struct pb_syscall, result));
+	if (call.record.flags & PB_FLAG_COMPAT || call.number >= plan->syscall_count ||
+	    !plan->syscalls[call.number].name)
+		return PB_FD_NONE;
+	return plan->syscalls[call.number].fds.action;
+}
+
+/* ---- arguments ---- */
+
+static const struct pb_capture_view *captured(const struct pb_call *call, uint8_t argument, uint8_t kind)
+{
+	const struct pb_capture_view *view;
+
+	if (argument > 5)
+		return NULL;
+	view = call->exit[argument].head.kind == kind ? &call->exit[argument] : &call->enter[argument];
+	return view->head.kind == kind && !(view->head.flags & PB_CAPTURE_FAULT) ? view : NULL;
+}
+
+bool pb_fd_flags(const struct pb_call *call, const struct pb_fd_rule *rule, uint64_t *flags)
+{
+	const struct pb_capture_view *view = captured(call, rule->flags, PB_CAPTURE_STRUCT);
+
+	if (view && view->head.bytes >= sizeof(*flags)) {
+		memcpy(flags, view->data, sizeof(*flags));
+		return true;
+	}
+	*flags = rule->flags < 6 ? call->syscall.args[rule->flags] : 0;
+	return rule->flags < 6 && !(*flags >> 32);
+}
+
+uint32_t pb_fd_on_exec(const struct pb_call *call, const struct pb_fd_rule *rule)
+{
+	uint64_t flags;
+
+	if (rule->action == PB_FD_UNKNOWN)
+		return PB_FD_EXEC_UNKNOWN;
+	if (rule->action == PB_FD_FCNTL)
+		return call->syscall.args[1] == FCNTL_COPY ? PB_FD_EXEC_STAYS : PB_FD_EXEC_CLOSES;
+	if (!rule->close_on_exec)
+		return PB_FD_EXEC_STAYS;
+	if (rule->flags == PB_FD_NO_ARGUMENT)
+		return PB_FD_EXEC_CLOSES;
+	if (!pb_fd_flags(call, rule, &flags))
+		return PB_FD_EXEC_UNKNOWN;
+	return flags & rule->close_on_exec ? PB_FD_EXEC_CLOSES : PB_FD_EXEC_STAYS;
+}
+
+bool pb_fd_pair(const struct pb_call *call, const struct pb_fd_rule *rule, int32_t pair[2])
+{
+	const struct pb_capture_view *view = captured(call, rule->path, PB_CAPTURE_STRUCT);
+
+	if (!view || view->head.bytes < 2 * sizeof(*pair))
+		return false;
+	memcpy(pair, view->data, 2 * sizeof(*pair));
+	return true;
+}
+
+bool pb_fd_fcntl_copies(const struct pb_call *call)
+{
+	return call->syscall.args[1] == FCNTL_COPY || call->syscall.args[1] == FCNTL_COPY_ON_EXEC;
+}
+
+int32_t pb_fd_marks(const struct pb_call *call, const struct pb_fd_rule *rule)
+{
+	uint64_t command = call->syscall.args[1];
+
+	if (rule->action == PB_FD_IOCTL)
+		return command == IOCTL_EXEC ? PB_FD_EXEC_CLOSES : command == IOCTL_NO_EXEC ? PB_FD_EXEC_STAYS : -1;
+	if (command != FCNTL_SET_FLAGS)
+		return -1;
+	return call->syscall.args[2] & 1 ? PB_FD_EXEC_CLOSES : PB_FD_EXEC_STAYS;
+}
+
+/* ---- text ---- */
+
+/* As strace escapes what stands between < and >. */
+static void put_escaped(struct pb_writer *out, const struct pb_capture_view *view)
+{
+	uint32_t from = 0;
+
+	for (uint32_t i = 0; i < view->head.bytes; i++) {
+		uint8_t byte = view->data[i], after = i + 1 < view->head.bytes ? view->data[i + 1] : 0;
+
+		if (byte != '<' && byte != '>')
+			continue;
+		pb_put_escaped(out, view->data + from, i - from);
+		pb_put(out, after >= '0' && after <= '9' ? "\\0" : "\\");
+		pb_put(out, byte == '<' ? "74" : "76");
+		from = i + 1;
+	}
+	pb_put_escaped(out, view->data + from, view->head.bytes - from);
+	if (view->head.flags & PB_CAPTURE_CUT)
+		pb_put(out, "...");
+}
+
+/* A directory's path without its brackets, and one slash. */
+static void put_directory(struct pb_writer *out, const struct pb_fd_thing *directory)
+{
+	uint32_t bytes = directory->bytes - 2;
+
+	pb_put_bytes(out, directory->text + 1, bytes);
+	if (directory->text[bytes] != '/')
+		pb_put_char(out, '/');
+}
+
+static const struct pb_fd_thing *directory_of(const struct pb_fd_names *names, const struct pb_call *call,
+                                              uint32_t process, const struct pb_fd_rule *rule)
+{
+	int32_t fd = rule->fd < 6 ? (int32_t)call->syscall.args[rule->fd] : PB_FD_WORKING_DIRECTORY;
+	const struct pb_fd_thing *thing = pb_fd_name(names, process, fd);
+
+	return thing && thing->bytes > 2 && thing->text[1] == '/' && thing->text[thing->bytes - 1] == '>' ? thing
+	                                                                                                  : NULL;
+}
+
+static bool put_path(struct pb_writer *out, const struct pb_fd_names *names, const struct pb_call *call,
+                     uint32_t process)
+{
+	const struct pb_fd_rule *rule = &call->row->fds;
+	const struct pb_capture_view *path = captured(call, rule->path, PB_CAPTURE_STRING);
+	const struct pb_fd_thing *directory;
+
+	if (!path || path->head.kind != PB_CAPTURE_STRING || !path->head.bytes)
+		return false;
+	pb_put_char(out, '<');
+	directory = path->data[0] == '/' ? NULL : directory_of(names, call, process, rule);
+	if (directory && path->head.bytes == 1 && path->data[0] == '.') {
+		pb_put_bytes(out, directory->text + 1, directory->bytes - 2);
+	} else {
+		if (directory)
+			put_directory(out, directory);
+		put_escaped(out, path);
+	}
+	pb_put_char(out, '>');
+	return true;
+}
+
+static bool put_named(struct pb_writer *out, const struct pb_call *call)
+{
+	const struct pb_fd_rule *rule = &call->row->fds;
+	const struct pb_capture_view *name = captured(call, rule->path, PB_CAPTURE_STRING);
+	const char *mark = strchr(rule->text, '%');
+
+	if (!mark) {
+		pb_put(out, rule->text);
+		return true;
+	}
+	if (!name)
+		return false;
+	pb_put_bytes(out, rule->text, (uint64_t)(mark - rule->text));
+	put_escaped(out, name);
+	pb_put(out, mark + 1);
+	return true;
+}
+
+static const char *socket_prefix(uint64_t family, uint64_t type)
+{
+	type &= TYPE_MASK;
+	switch (family) {
+	case FAMILY_UNIX:
+		return type == TYPE_STREAM     ? "UNIX-STREAM"
+		       : type == TYPE_DATAGRAM ? "UNIX-DGRAM"
+		       : type == TYPE_PACKETS  ? "UNIX-SEQPACKET"
+		                               : "UNIX";
+	case FAMILY_INET:
+		return type == TYPE_STREAM     ? "TCP"
+		       : type == TYPE_DATAGRAM ? "UDP"
+		       : type == TYPE_RAW      ? "RAW"
+		                               : "socket";
+	case FAMILY_INET6:
+		return type == TYPE_STREAM     ? "TCPv6"
+		       : type == TYPE_DATAGRAM ? "UDPv6"
+		       : type == TYPE_RAW      ? "RAWv6"
+		                               : "socket";
+	case FAMILY_NETLINK:
+		return "NETLINK";
+	default:
+		return "socket";
+	}
+}
+
+static bool put_prefix(struct pb_writer *out, const char *prefix, uint64_t bytes, struct pb_fd_thing *thing)
+{
+	pb_put_char(out, '<');
+	pb_put_bytes(out, prefix, bytes);
+	thing->prefix_bytes = (uint16_t)bytes;
+	return true;
+}
+
+/* Of socket and socketpair, whose first arguments are the same. */
+static bool put_new_socket(struct pb_writer *out, const struct pb_call *call, struct pb_fd_thing *thing)
+{
+	const char *prefix = socket_prefix(call->syscall.args[0], call->syscall.args[1]);
+
+	put_prefix(out, prefix, strlen(prefix), thing);
+	pb_put_char(out, '>');
+	return true;
+}
+
+/* <TCP:[LOCAL->PEER]>, with what is known of both. */
+static bool put_endpoints(struct pb_writer *out, const struct pb_fd_thing *from, const struct pb_capture_view *local,
+                          const struct pb_capture_view *peer, struct pb_fd_thing *thing)
+{
+	uint64_t start;
+
+	put_prefix(out, from->text + 1, from->prefix_bytes, thing);
+	pb_put(out, ":[");
+	start = out->size;
+	if (local)
+		pb_put_endpoint(out, local->data, local->head.bytes);
+	else
+		pb_put_bytes(out, from->text + 3 + from->prefix_bytes, from->local_bytes);
+	thing->local_bytes = (uint16_t)(out->size - start);
+	if (peer) {
+		pb_put(out, "->");
+		pb_put_endpoint(out, peer->data, peer->head.bytes);
+	}
+	pb_put(out, "]>");
+	return true;
+}
+
+static bool put_socket(struct pb_writer *out, const struct pb_fd_names *names, const struct pb_call *call,
+                       uint32_t process, struct pb_fd_thing *thing)
+{
+	const struct pb_fd_rule *rule = &call->row->fds;
+	const struct pb_capture_view *address = captured(call, rule->path, PB_CAPTURE_SOCKADDR);
+	const struct pb_fd_thing *from = pb_fd_name(names, process, (int32_t)call->syscall.args[rule->fd]);
+
+	if (!from || !from->prefix_bytes)
+		return false;
+	if (rule->action == PB_FD_ACCEPT && (!address || address->head.bytes <= 2))
+		return put_prefix(out, from->text + 1, from->prefix_bytes, thing) && (pb_put_char(out, '>'), true);
+	if (!address)
+		return false;
+	if (rule->action == PB_FD_BIND && pb_sockaddr_port(address->data, address->head.bytes) == 0)
+		/* the kernel chooses a port, and does not tell */
+		return put_prefix(out, from->text + 1, from->prefix_bytes, thing) && (pb_put_char(out, '>'), true);
+	return rule->action == PB_FD_BIND ? put_endpoints(out, from, address, NULL, thing)
+	                                  : put_endpoints(out, from, NULL, address, thing);
+}
+
+static bool put_copy(struct pb_writer *out, const struct pb_fd_names *names, const struct pb_call *call,
+                     uint32_t process, struct pb_fd_thing *thing)
+{
+	const struct pb_fd_thing *from = pb_fd_name(names, process, (int32_t)call->syscall.args[call->row->fds.fd]);
+
+	if (!from)
+		return false;
+	*thing = *from;
+	pb_put_bytes(out, from->text, from->bytes);
+	return true;
+}
+
+bool pb_fd_thing_put(struct pb_writer *out, const struct pb_fd_names *names, const struct pb_call *call,
+                     uint32_t process, struct pb_fd_thing *thing)
+{
+	*thing = (struct pb_fd_thing){ 0 };
+	switch (call->row->fds.action) {
+	case PB_FD_PATH:
+	case PB_FD_CHDIR:
+		return put_path(out, names, call, process);
+	case PB_FD_NAMED:
+		return put_named(out, call);
+	case PB_FD_PAIR:
+		return call->row->fds.text ? put_named(out, call) : put_new_socket(out, call, thing);
+	case PB_FD_SOCKET:
+		return put_new_socket(out, call, thing);
+	case PB_FD_ACCEPT:
+	case PB_FD_BIND:
+	case PB_FD_CONNECT:
+		return put_socket(out, names, call, process, thing);
+	case PB_FD_FCNTL:
+		return pb_fd_fcntl_copies(call) && put_copy(out, names, call, process, thing);
+	case PB_FD_COPY:
+	case PB_FD_FCHDIR:
+		return put_copy(out, names, call, process, thing);
+	default:
+		return false;
+	}
+}
+
+/* The next thing, whose text is what was written behind the others'. */
+static uint32_t keep(struct pb_fd_names *names, const struct pb_writer *text, struct pb_fd_thing *thing)
+{
+	if (names->thing_count == names->thing_capacity || text->size == text->capacity)
+		return 0;
+	thing->text = text->data;
+	thing->bytes = (uint32_t)text->size;
+	names->things[names->thing_count] = *thing;
+	names->text_bytes += text->size;
+	return ++names->thing_count;
+}
+
+static struct pb_writer writer_of(const struct pb_fd_names *names)
+{
+	uint64_t room = names->text_capacity - names->text_bytes;
+
+	return (struct pb_writer){ names->text + names->text_bytes, 0,
+		                   room < THING_MOST_BYTES ? room : THING_MOST_BYTES };
+}
+
+uint32_t pb_fd_thing_make(struct pb_fd_names *names, const struct pb_call *call, uint32_t process)
+{
+	struct pb_writer text = writer_of(names);
+	struct pb_fd_thing thing;
+
+	return pb_fd_thing_put(&text, names, call, process, &thing) ? keep(names, &text, &thing) : 0;
+}
+
+uint32_t pb_fd_thing_keep(struct pb_fd_names *names, const char *given, uint32_t bytes)
+{
+	struct pb_writer text = writer_of(names);
+	struct pb_fd_thing thing = { 0 };
+
+	pb_put_bytes(&text, given, bytes);
+	return keep(names, &text, &thing);
+}
+
+bool pb_put_fd_name(struct pb_writer *out, const struct pb_call *call, int32_t fd)
+{
+	const struct pb_fd_thing *thing = call->fds ? pb_fd_name(call->fds, call->process, fd) : NULL;
+
+	if (!thing)
+		return false;
+	pb_put_bytes(out, thing->text, thing->bytes);
+	return true;
+}
+
+void pb_put_result_name(struct pb_writer *out, const struct pb_call *call)
+{
+	struct pb_writer text = *out;
+	struct pb_fd_thing thing;
+
+	if (call->fds && call->row && !call->error && pb_fd_thing_put(&text, call->fds, call, call->process, &thing))
+		*out = text;
+}

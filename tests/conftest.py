@@ -10,7 +10,12 @@ import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A loaded machine is no fault of the code.
+hypothesis.settings.register_profile("perfbuf", deadline=None)
+hypothesis.settings.load_profile("perfbuf")
 
 TESTS = Path(__file__).parent
 # Taken out of the environment: OTEL_* of the processes that tests start belong into what is recorded of them.

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /*
- * iterators.bpf.h: the two task iterators: one reads all thread pages at a dump, one gives pages to threads that are
- * already there. They run in the reader's process, preemptible, beside the threads that write their pages.
+ * iterators.bpf.h: the task iterators: one reads all thread pages at a dump, one gives pages to threads that are already
+ * there, one tells which calls have been in flight for too long. They run in the reader's process, preemptible, beside the threads that write their pages.
  * Source: Linux kernel/bpf/task_iter.c. One reader at a time: user space holds a lock (otel_perfbuf/bpf/syscalls.py).
  */
 #ifndef PERFBUF_ITERATORS_BPF_H
 #define PERFBUF_ITERATORS_BPF_H
 
 #include "page.bpf.h"
+#include "condition.bpf.h"
 
 enum {
 	READ_TRIES = 64, /* copies of a page that is being written; one takes some 100 ns */
@@ -89,6 +90,38 @@ int read_pages(struct bpf_iter__task *ctx)
 	write_sent(ctx->meta->seq, copy);
 	bpf_probe_read_kernel(copy->sample.comm, sizeof(copy->sample.comm), task->comm);
 	bpf_seq_write(ctx->meta->seq, copy, sizeof(copy->head) + sizeof(copy->sample) + used);
+	return 0;
+}
+
+/* Writes one struct pb_alert for each call that is in flight for too long: at every look once more. */
+SEC("iter/task")
+int slow_calls(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	u64 now = bpf_ktime_get_ns(), sequence;
+	struct pb_alert alert = {};
+	struct page *page;
+
+	if (!task)
+		return 0;
+	page = bpf_task_storage_get(&pages, task, NULL, 0);
+	if (!page || !is_recorded(page->head.flags) || !is_slow_call(&page->head, now))
+		return 0;
+	sequence = *(volatile u64 *)&page->head.open.record.sequence;
+	fill_alert(&alert, &page->sample, PB_ALERT_SYSCALL_LATENCY, now);
+	bpf_probe_read_kernel(alert.comm, sizeof(alert.comm), task->comm);
+	alert.sequence = sequence;
+	alert.duration_ns = now - page->head.open.record.time_ns;
+	alert.number = page->head.open.number;
+	alert.flags = PB_ALERT_IN_FLIGHT;
+	if (page->head.open.record.flags & PB_FLAG_SPAN) {
+		alert.flags |= PB_ALERT_SPAN;
+		alert.span = page->head.open_span;
+	}
+	/* it ended while it was read: its end is judged by itself */
+	if (!is_slow_call(&page->head, now) || *(volatile u64 *)&page->head.open.record.sequence != sequence)
+		return 0;
+	bpf_seq_write(ctx->meta->seq, &alert, sizeof(alert));
 	return 0;
 }
 

@@ -8,64 +8,22 @@
 #define PERFBUF_LIFECYCLE_BPF_H
 
 #include "page.bpf.h"
+#include "condition.bpf.h"
 
 enum { EXECUTABLE_CAPTURE_BYTES = 512 };
 enum { SIGNAL_DELIVERED = 0, SIGNAL_LOSE_INFO = 4 }; /* TRACE_SIGNAL_*, trace/events/signal.h */
 enum { SI_USER_CODE = 0, SI_KERNEL_CODE = 0x80 };
-enum { ALERT_EXIT_NONE, ALERT_EXIT_NONZERO, ALERT_EXIT_LIST };
-
-/* Which process ends go to `alerts`: bit N of the mask = killed by signal N. */
-const volatile u64 alert_signals_mask = 0;
-const volatile u8 alert_exit_codes = ALERT_EXIT_NONE;
-const volatile u64 alert_exit_list[4] = {}; /* bit N = exit code N */
-const volatile u8 alert_all = 0;
-
-/* Forward, wakes at once: struct pb_alert. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
-	__uint(key_size, sizeof(u32));
-	__uint(value_size, sizeof(u32));
-} alerts SEC(".maps");
-
-static __always_inline int is_alert(s32 status)
-{
-	u32 signal = status & 0x7f, code = (status >> 8) & 0xff;
-
-	if (alert_all)
-		return 1;
-	if (signal)
-		return signal < 64 && (alert_signals_mask >> signal) & 1;
-	if (alert_exit_codes == ALERT_EXIT_NONZERO)
-		return code != 0;
-	return alert_exit_codes == ALERT_EXIT_LIST && (alert_exit_list[code >> 6] >> (code & 63)) & 1;
-}
-
-static __always_inline void send_alert(void *ctx, struct page *page, s32 status, u64 now)
-{
-	struct pb_alert alert = {
-		.time_ns = now,
-		.instance = page->sample.instance,
-		.process_start_ns = page->sample.process_start_ns,
-		.tgid = page->sample.tgid,
-		.tid = page->sample.tid,
-		.status = status,
-	};
-	struct pb_stats *counts = get_stats();
-
-	__builtin_memcpy(alert.comm, page->sample.comm, sizeof(alert.comm));
-	if (bpf_perf_event_output(ctx, &alerts, BPF_F_CURRENT_CPU, &alert, sizeof(alert)) && counts)
-		counts->lost_alerts++;
-}
 
 static __always_inline void add_fork(void *ctx, struct page *page, struct task_struct *parent,
                                      struct task_struct *child, u64 now)
 {
+	u32 flags = event_span(ctx, page, sizeof(struct pb_fork), now);
 	struct pb_fork *fork = page_room(ctx, page, parent, sizeof(*fork), now);
 
 	if (!fork)
 		return;
 	page_begin(page);
-	fill_record(&fork->record, sizeof(*fork), PB_RECORD_FORK, 0, ++page->head.last_sequence, now);
+	fill_record(&fork->record, sizeof(*fork), PB_RECORD_FORK, flags, ++page->head.last_sequence, now);
 	fork->child_tid = child->pid;
 	fork->child_tgid = child->tgid;
 	page_added(page, sizeof(*fork), 1, now);
@@ -139,7 +97,10 @@ static __noinline void add_exec(void *ctx, struct page *page, struct linux_binpr
 	capture->extent = length;
 	bytes += (length + 7) & ~7u;
 	scratch->now = bpf_ktime_get_ns();
-	fill_record(&exec->record, bytes, PB_RECORD_EXEC, 0, ++page->head.last_sequence, scratch->now);
+	fill_record(&exec->record, bytes, PB_RECORD_EXEC, page->head.open.record.flags & PB_FLAG_SPAN,
+	            ++page->head.last_sequence, scratch->now);
+	if (!(page->head.flags & PB_PAGE_OPEN))
+		exec->record.flags = 0; /* the span is the call's: its memory is gone */
 	exec->record.captures = 1;
 	exec->old_tid = old_tid;
 	exec->reserved = 0;
@@ -153,6 +114,7 @@ int BPF_PROG(perfbuf_exec, struct task_struct *task, s32 old_tid, struct linux_b
 	int named = (use_target_comms || use_target_cgroups) && is_named_target(task);
 	u32 flags;
 
+	close_gate(task->tgid);
 	if (!page && named)
 		page = create_page(task, own_flags(task), bpf_ktime_get_ns());
 	if (!page)
@@ -167,6 +129,7 @@ int BPF_PROG(perfbuf_exec, struct task_struct *task, s32 old_tid, struct linux_b
 	page_begin(page);
 	page->head.flags = flags;
 	page->sample.tid = task->pid;
+	page->spans.buckets = 0;
 	page_end(page);
 	if (!(flags & PB_PAGE_TARGET))
 		return 0;
@@ -221,6 +184,7 @@ int BPF_PROG(perfbuf_signal_deliver, int number, struct kernel_siginfo *info)
 	struct page *page = get_page(task);
 	int bare = (unsigned long)info <= 1;
 	struct pb_signal *signal;
+	u32 spanned;
 	u64 now;
 
 	if (!page || !is_recorded(page->head.flags))
@@ -230,11 +194,12 @@ int BPF_PROG(perfbuf_signal_deliver, int number, struct kernel_siginfo *info)
 	if (!number)
 		return 0;
 	now = bpf_ktime_get_ns();
+	spanned = event_span(ctx, page, sizeof(*signal), now);
 	signal = page_room(ctx, page, task, sizeof(*signal), now);
 	if (!signal)
 		return 0;
 	page_begin(page);
-	fill_record(&signal->record, sizeof(*signal), PB_RECORD_SIGNAL, 0, ++page->head.last_sequence, now);
+	fill_record(&signal->record, sizeof(*signal), PB_RECORD_SIGNAL, spanned, ++page->head.last_sequence, now);
 	signal->number = number;
 	signal->code = 0;
 	signal->error = 0;
@@ -266,6 +231,8 @@ static __always_inline void add_no_return(void *ctx, struct page *page, struct t
 	struct pb_syscall *open = &page->head.open, *call;
 	u32 bytes = open->record.bytes;
 
+	if (open->record.flags & PB_FLAG_SPAN)
+		put_span(ctx, page, &page->head.open_span, bytes, now);
 	call = page_room(ctx, page, task, bytes, now);
 	if (!call)
 		return;
@@ -283,16 +250,36 @@ static __always_inline void add_no_return(void *ctx, struct page *page, struct t
 
 static __always_inline void add_exit(void *ctx, struct page *page, struct task_struct *task, s32 status, u64 now)
 {
+	u32 flags = event_span(ctx, page, sizeof(struct pb_exit), now);
 	struct pb_exit *exit = page_room(ctx, page, task, sizeof(*exit), now);
 
 	if (!exit)
 		return;
 	page_begin(page);
-	fill_record(&exit->record, sizeof(*exit), PB_RECORD_EXIT, 0, ++page->head.last_sequence, now);
+	fill_record(&exit->record, sizeof(*exit), PB_RECORD_EXIT, flags, ++page->head.last_sequence, now);
 	exit->status = status;
 	exit->reserved = 0;
 	page_added(page, sizeof(*exit), 1, now);
 	page_end(page);
+}
+
+/* The thread's last records, and with the last thread the process's. */
+static __always_inline void end_thread(void *ctx, struct page *page, struct task_struct *task, int dead, s32 status,
+                                       u64 now)
+{
+	struct pb_span_ids ids;
+	int spanned = 0;
+
+	if (dead && is_alert(status))
+		spanned = current_span(page, &ids);
+	if (page->head.flags & PB_PAGE_OPEN)
+		add_no_return(ctx, page, task, now);
+	if (dead)
+		add_exit(ctx, page, task, status, now);
+	send_again(ctx, page, now);
+	flush_page(ctx, page, task, now);
+	if (dead && is_alert(status))
+		alert_exit(ctx, page, spanned ? &ids : NULL, status, now);
 }
 
 SEC("tp_btf/sched_process_exit")
@@ -304,21 +291,19 @@ int BPF_PROG(perfbuf_exit, struct task_struct *task)
 	u32 flags;
 	u64 now;
 
-	if (!page)
+	if (!page) {
+		if (dead)
+			close_gate(task->tgid);
 		return 0;
+	}
 	flags = page->head.flags;
 	now = bpf_ktime_get_ns();
 	dead = dead && close_process(task, now, status);
-	if (!is_recorded(flags))
-		return 0;
-	if (flags & PB_PAGE_OPEN)
-		add_no_return(ctx, page, task, now);
+	if (is_recorded(flags))
+		end_thread(ctx, page, task, dead, status, now);
+	free_slot(&page->spans, page->sample.tgid);
 	if (dead)
-		add_exit(ctx, page, task, status, now);
-	send_again(ctx, page, now);
-	flush_page(ctx, page, task, now);
-	if (dead && is_alert(status))
-		send_alert(ctx, page, status, now);
+		close_gate(page->sample.tgid);
 	return 0;
 }
 
@@ -363,6 +348,8 @@ int perfbuf_oom_kill(struct bpf_raw_tracepoint_args *ctx)
 		__builtin_memcpy(scratch->sample.comm, process->comm, sizeof(process->comm));
 	}
 	send_sample(ctx, &history, shared_history, &scratch->sample, sizeof(scratch->sample) + sizeof(*kill));
+	if (alert_oom_kill)
+		alert_oom(ctx, &scratch->sample);
 	return 0;
 }
 

@@ -13,6 +13,7 @@
 
 #include "perfbuf.bpf.h"
 #include "process_table.bpf.h"
+#include "span.bpf.h"
 
 /* Whom to record: 0 = the whole host, 1 = threads whose page says so (seeded, and their children). */
 const volatile u8 filter_targets = 0;
@@ -38,6 +39,7 @@ struct page {
 	struct pb_page_head head;
 	struct pb_sample sample;
 	u8 records[PB_PAGE_RECORD_BYTES + PAGE_SLACK_BYTES];
+	struct span_cache spans;
 	/* What was sent last (.bytes = 0: nothing): a thread that waits right behind a full page has its last calls too. */
 	struct pb_sample sent;
 	u8 sent_records[PB_PAGE_RECORD_BYTES];
@@ -213,6 +215,7 @@ static __always_inline void flush_page(void *ctx, struct page *page, struct task
 		bpf_probe_read_kernel(&page->sent, sizeof(page->sample) + used, &page->sample);
 	page->sample.records = 0;
 	page->head.used = 0;
+	page->spans.written = 0;
 	page_end(page);
 }
 
@@ -265,19 +268,84 @@ static __always_inline void fill_record(struct pb_record *record, u32 bytes, u8 
 	record->time_ns = time_ns;
 }
 
+static __always_inline int same_span(const struct pb_span_ids *a, const struct pb_span_ids *b)
+{
+	const u64 *x = (const u64 *)a, *y = (const u64 *)b;
+
+	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2];
+}
+
+/* Before a record of `bytes` with PB_FLAG_SPAN: room for both, and the span's own record unless it stands in the page
+ * already. */
+static __noinline void put_span(void *ctx, struct page *page, const struct pb_span_ids *ids, u32 bytes, u64 now)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	int same = page->spans.written && same_span(ids, &page->spans.last);
+	struct pb_span_record *span;
+
+	if (page->head.used + bytes + (same ? 0 : sizeof(*span)) > PB_PAGE_RECORD_BYTES) {
+		flush_page(ctx, page, task, now);
+		same = 0;
+	}
+	if (same)
+		return;
+	span = page_room(ctx, page, task, sizeof(*span), now);
+	if (!span)
+		return;
+	page_begin(page);
+	fill_record(&span->record, sizeof(*span), PB_RECORD_SPAN, 0, page->head.last_sequence, now);
+	span->ids = *ids;
+	page->spans.last = *ids;
+	page->spans.written = 1;
+	page_added(page, sizeof(*span), 0, now);
+	page_end(page);
+}
+
+/* The span of what happens now. Inside a call it is the call's own: its thread cannot have changed it meanwhile. */
+static __always_inline int current_span(struct page *page, struct pb_span_ids *ids)
+{
+	if (!(page->head.flags & PB_PAGE_OPEN))
+		return read_span(&page->spans, &page->sample, ids);
+	if (!(page->head.open.record.flags & PB_FLAG_SPAN))
+		return 0;
+	*ids = page->head.open_span;
+	return 1;
+}
+
+/* The same for a record of `bytes` that is appended next; gives the record's flag. */
+static __noinline u32 event_span(void *ctx, struct page *page, u32 bytes, u64 now)
+{
+	struct pb_span_ids ids;
+
+	if (!current_span(page, &ids))
+		return 0;
+	put_span(ctx, page, &ids, bytes, now);
+	return PB_FLAG_SPAN;
+}
+
 /* Sends the record in the scratch as a sample of its own, under the header of the thread's page. */
 static __always_inline void send_single(void *ctx, struct page *page, struct scratch *scratch, u32 bytes, u32 owned)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	struct pb_record *record = (struct pb_record *)scratch->record;
+	int spanned = record->flags & PB_FLAG_SPAN;
+	struct pb_sample *sample = spanned ? &scratch->spanned.sample : &scratch->sample;
 
 	if (bytes > RECORD_LIMIT)
 		return;
-	__builtin_memcpy(&scratch->sample, &page->sample, sizeof(scratch->sample));
-	scratch->sample.kind = PB_SAMPLE_SINGLE;
-	scratch->sample.records = owned;
-	scratch->sample.sent_ns = scratch->now;
-	bpf_probe_read_kernel(scratch->sample.comm, sizeof(scratch->sample.comm), task->comm);
-	send_sample(ctx, &history, shared_history, &scratch->sample, sizeof(scratch->sample) + bytes);
+	__builtin_memcpy(sample, &page->sample, sizeof(*sample));
+	sample->kind = PB_SAMPLE_SINGLE;
+	sample->records = owned;
+	sample->sent_ns = scratch->now;
+	bpf_probe_read_kernel(sample->comm, sizeof(sample->comm), task->comm);
+	if (!spanned) {
+		send_sample(ctx, &history, shared_history, sample, sizeof(*sample) + bytes);
+		return;
+	}
+	fill_record(&scratch->spanned.span.record, sizeof(scratch->spanned.span), PB_RECORD_SPAN, 0, record->sequence,
+	            scratch->now);
+	scratch->spanned.span.ids = page->head.open_span;
+	send_sample(ctx, &history, shared_history, sample, sizeof(scratch->spanned) + bytes);
 }
 
 /* Appends the record of `bytes` (a multiple of 8) that stands in the scratch; one that no page can hold goes alone.
@@ -286,15 +354,18 @@ static __noinline void append_scratch(void *ctx, struct page *page, struct scrat
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 owned = ((struct pb_record *)scratch->record)->kind != PB_RECORD_ENTRY;
-	u32 used;
+	struct pb_record *record = (struct pb_record *)scratch->record;
+	u32 used, spanned = record->flags & PB_FLAG_SPAN;
 
-	if (bytes > PB_PAGE_RECORD_BYTES) {
+	if (bytes + (spanned ? sizeof(struct pb_span_record) : 0) > PB_PAGE_RECORD_BYTES) {
 		send_single(ctx, page, scratch, bytes, owned);
 		page_begin(page);
 		page->head.flags &= ~clear;
 		page_end(page);
 		return;
 	}
+	if (spanned)
+		put_span(ctx, page, &page->head.open_span, bytes, scratch->now);
 	page_room(ctx, page, task, bytes, scratch->now);
 	used = page->head.used;
 	page_begin(page);

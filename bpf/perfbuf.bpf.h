@@ -14,8 +14,9 @@
 #include "arch.h"
 #include "records.h"
 
-#define RECORD_LIMIT (PB_SAMPLE_MAX_BYTES - sizeof(struct pb_sample)) /* the largest record that can be sent */
-#define CAPTURE_LIMIT 4096                                            /* the largest capture */
+/* The largest record that can be sent, its span before it. */
+#define RECORD_LIMIT  (PB_SAMPLE_MAX_BYTES - sizeof(struct pb_sample) - sizeof(struct pb_span_record))
+#define CAPTURE_LIMIT 4096 /* the largest capture */
 
 /* The agent itself: never recorded. */
 const volatile u32 agent_tgid = 0;
@@ -34,10 +35,22 @@ struct captured_call {
 	s64 result;
 };
 
-/* A record on its way: the sample header stands before it so that it can be sent alone. The slack lets the verifier
- * see that any capture that begins inside .record ends inside the element. */
-struct scratch {
+/* The header of a sample whose one record has a span. */
+struct spanned_head {
 	struct pb_sample sample;
+	struct pb_span_record span;
+};
+
+/* A record on its way: the sample header stands before it, with a span or without, so that it can be sent alone. The
+ * slack lets the verifier see that any capture that begins inside .record ends inside the element. */
+struct scratch {
+	union {
+		struct spanned_head spanned;
+		struct {
+			u8 lead[sizeof(struct pb_span_record)];
+			struct pb_sample sample;
+		};
+	};
 	u8 record[RECORD_LIMIT];
 	u8 slack[2 * CAPTURE_LIMIT + 64];
 	u32 at;       /* where the next capture begins in .record */

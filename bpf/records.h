@@ -71,6 +71,8 @@ enum pb_record_kind {
 	PB_RECORD_EXIT = 6,     /* struct pb_exit: the process's end, written by its last thread */
 	PB_RECORD_OOM_KILL = 7, /* struct pb_oom_kill */
 	PB_RECORD_LOST = 8,     /* struct pb_lost: made by the reader, never by a program */
+	PB_RECORD_SPAN = 9,     /* struct pb_span_record: whose span the records behind it in the same sample have
+				 * that carry PB_FLAG_SPAN; owns no sequence */
 };
 
 enum pb_record_flags {
@@ -79,6 +81,7 @@ enum pb_record_flags {
 	PB_FLAG_NO_RETURN = 4,    /* exit, exit_group: complete without a result */
 	PB_FLAG_IN_FLIGHT = 8,    /* set by the C core on a page's open call */
 	PB_FLAG_COMPAT = 16,      /* a 32-bit call: its number is of another table */
+	PB_FLAG_SPAN = 32,        /* its thread ran a span: that of the last PB_RECORD_SPAN before it */
 };
 
 struct pb_record {
@@ -174,6 +177,52 @@ struct pb_lost {
 	uint32_t reserved;
 };
 
+/* ---- exact spans: which span a thread runs, told by its process (otel_perfbuf/sdk/exact.py) ---- */
+
+/* W3C Trace Context: bytes in the order in which they are written as hex. */
+struct pb_span_ids {
+	uint8_t trace_id[16];
+	uint8_t span_id[8];
+};
+
+struct pb_span_record {
+	struct pb_record record; /* sequence and time: those of the record behind it */
+	struct pb_span_ids ids;
+};
+
+enum pb_span_limits {
+	PB_SPAN_SLOTS = 8,             /* of a bucket */
+	PB_SPAN_BUCKETS_MAX = 8192,    /* of a process's map: a power of two; 2 MiB */
+	PB_SPAN_PROCESSES = 4096,      /* that can be registered at a time */
+	PB_SPAN_HASH_1 = 0x9e3779b1,   /* a thread's slot is in bucket (uint32_t)(tid * HASH_1) >> 16 & (buckets - 1), */
+	PB_SPAN_HASH_2 = 0x85ebca77,   /* or in that of HASH_2 */
+};
+
+/* Written by the thread itself only, in this order: active = 0, ids, active = 1. 0: no span, or one half written. */
+struct pb_span_slot {
+	uint32_t tid; /* as its own pid namespace sees it; 0: free */
+	uint32_t active;
+	struct pb_span_ids ids;
+};
+
+/* Element of a process's own map: an array that it maps into its memory. */
+struct pb_span_bucket {
+	struct pb_span_slot slots[PB_SPAN_SLOTS];
+};
+
+/* map `span_gates`, by tgid: the process whose map of `span_maps` may be read. Gone at its exec and at its end. */
+struct pb_span_gate {
+	uint64_t start_ns; /* of the process; 0: the first thread that looks fills it in */
+	uint32_t buckets;
+	uint32_t reserved;
+};
+
+/* map `span_state` (one element), written by user space only */
+struct pb_span_state {
+	uint64_t changes;   /* one more at each change of `span_gates`: what pages remember of it is old */
+	uint64_t processes; /* 0: nobody is registered */
+};
+
 /* ---- a thread's page, in task storage ---- */
 
 enum pb_page_flags {
@@ -198,6 +247,7 @@ struct pb_page_head {
 	uint32_t kill_uid;
 	uint32_t has_kill; /* that signal's number; 0: none */
 	struct pb_syscall open;
+	struct pb_span_ids open_span; /* of the open call, when it has PB_FLAG_SPAN */
 };
 
 /* ---- maps that user space reads or writes ---- */
@@ -234,7 +284,7 @@ struct pb_stats {
 	uint64_t lost_no_ring;  /* -ENOENT: no ring in the map for this CPU */
 	uint64_t lost_other;
 	uint64_t lost_process; /* entries that `processes` had no room for */
-	uint64_t lost_alerts;  /* process ends that `alerts` had no room or no ring for */
+	uint64_t lost_alerts;  /* that `alerts` had no room or no ring for */
 };
 
 /* rodata `syscalls[PB_SYSCALLS]`, made by otel_perfbuf.records from the syscall tables */
@@ -264,7 +314,9 @@ struct pb_capture_rule {
 enum pb_syscall_flags {
 	PB_SYSCALL_RECORDED = 1, /* else it is filtered out before anything is written */
 	PB_SYSCALL_NO_RETURN = 2,
-	PB_SYSCALL_EXEC = 4, /* execve, execveat */
+	PB_SYSCALL_EXEC = 4,        /* execve, execveat */
+	PB_SYSCALL_ALERT_ERROR = 8, /* an errno of rodata alert_errnos is an alert */
+	PB_SYSCALL_ALERT_SLOW = 16, /* more than rodata alert_slow_ns is an alert */
 };
 
 struct pb_syscall_rule {
@@ -276,15 +328,34 @@ struct pb_syscall_rule {
 	struct pb_capture_rule captures[PB_CAPTURES];
 };
 
-/* sample of the perf map `alerts` (forward, wakeup_events=1): a target process ended, see rodata alert_* */
+enum pb_alert_kind {
+	PB_ALERT_EXIT = 1,            /* a process ended: .status */
+	PB_ALERT_OOM_KILL = 2,        /* the kernel chose .tgid to be killed */
+	PB_ALERT_SYSCALL_ERROR = 3,   /* .number returned .result */
+	PB_ALERT_SYSCALL_LATENCY = 4, /* .number took .duration_ns, or, still in flight, has taken so long */
+};
+
+enum pb_alert_flags { PB_ALERT_SPAN = 1, PB_ALERT_IN_FLIGHT = 2 };
+
+enum pb_alert_limits { PB_ALERT_ERRNOS = 576 }; /* errnos that can be chosen: 1..575 */
+
+/* sample of the perf map `alerts` (forward, wakeup_events=1), and element of the iterator `slow_calls` */
 struct pb_alert {
 	uint64_t time_ns;
-	uint64_t instance; /* of the thread that ended last */
+	uint64_t instance; /* of the thread: of an end, the one that ended last */
 	uint64_t process_start_ns;
+	uint64_t sequence; /* of the call */
+	uint64_t duration_ns;
+	int64_t result;
 	uint32_t tgid;
 	uint32_t tid;
 	int32_t status; /* a wait status */
-	uint32_t reserved;
+	uint32_t number;
+	uint32_t suppressed; /* alerts of the same process, kind and call that were not sent since the last one */
+	uint8_t kind;        /* enum pb_alert_kind */
+	uint8_t flags;       /* enum pb_alert_flags */
+	uint16_t reserved;
+	struct pb_span_ids span;
 	uint8_t comm[PB_COMM_BYTES];
 };
 

@@ -8,6 +8,7 @@
  */
 #include "page.bpf.h"
 #include "capture.bpf.h"
+#include "condition.bpf.h"
 #include "lifecycle.bpf.h"
 #include "iterators.bpf.h"
 
@@ -27,6 +28,8 @@ union records {
 	struct pb_exit exit;
 	struct pb_oom_kill oom_kill;
 	struct pb_alert alert;
+	struct pb_span_record span;
+	struct pb_span_bucket bucket;
 };
 union records *records = NULL;
 
@@ -41,7 +44,7 @@ static __always_inline int fill_open(struct page *page, struct task_struct *task
                                      u8 flags)
 {
 	struct pb_syscall *open = &page->head.open;
-	u32 arguments = 6, exit_rules = 0;
+	u32 arguments = 6, at_exit = 0;
 	int compat = arch_is_compat(task);
 
 	if (number < PB_SYSCALLS && !compat) {
@@ -50,7 +53,7 @@ static __always_inline int fill_open(struct page *page, struct task_struct *task
 		if (!(rule->flags & PB_SYSCALL_RECORDED))
 			return 0;
 		arguments = rule->arguments;
-		exit_rules = rule->exit_rules;
+		at_exit = rule->exit_rules | watched_call(rule->flags);
 		if (arguments > 6)
 			arguments = 6;
 	} else if (!record_unknown) {
@@ -62,8 +65,10 @@ static __always_inline int fill_open(struct page *page, struct task_struct *task
 	open->record.arguments = arguments;
 	open->record.sequence = page->head.last_sequence + 1;
 	open->number = number;
-	open->reserved = exit_rules; /* for sys_exit; records have 0 here */
+	open->reserved = at_exit; /* for sys_exit; records have 0 here */
 	arch_arguments(regs, compat, open->args);
+	if (read_span(&page->spans, &page->sample, &page->head.open_span))
+		open->record.flags |= PB_FLAG_SPAN;
 	page->head.last_sequence++;
 	return 1;
 }
@@ -149,8 +154,11 @@ static __always_inline void finish_call(void *ctx, struct page *page, struct tas
 {
 	struct pb_syscall *open = &page->head.open;
 	u32 bytes = open->record.bytes;
-	struct pb_syscall *call = page_room(ctx, page, task, bytes, now);
+	struct pb_syscall *call;
 
+	if (open->record.flags & PB_FLAG_SPAN)
+		put_span(ctx, page, &page->head.open_span, bytes, now);
+	call = page_room(ctx, page, task, bytes, now);
 	if (!call)
 		return;
 	page_begin(page);
@@ -192,6 +200,7 @@ static __noinline void forget_exec(struct page *page, u64 now)
 	page->head.last_sequence = 0;
 	page->sample.records = 0;
 	page->sent.bytes = 0;
+	page->spans.written = 0;
 	page->sample.instance = new_instance(now); /* an ENTRY record that went alone is of the old one */
 	page_end(page);
 }
@@ -228,9 +237,11 @@ int perfbuf_sys_exit(u64 *ctx)
 		if (!open_at_exit(page, regs, result, now))
 			return 0;
 	}
-	if (page->head.open.reserved)
+	if (page->head.open.reserved & CALL_CAPTURES)
 		finish_with_captures(ctx, page, result, now);
 	else
 		finish_call(ctx, page, task, result, now);
+	if (page->head.open.reserved & ~CALL_CAPTURES)
+		judge_call(ctx, page, result, now);
 	return 0;
 }

@@ -47,6 +47,8 @@ static inline uint32_t pb_record_fixed_bytes(const struct pb_record *record)
 		return sizeof(struct pb_oom_kill);
 	case PB_RECORD_LOST:
 		return sizeof(struct pb_lost);
+	case PB_RECORD_SPAN:
+		return sizeof(struct pb_span_record);
 	default:
 		return 0;
 	}

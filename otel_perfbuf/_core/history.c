@@ -87,6 +87,7 @@ static struct pb_event *push(struct pb_history *history)
 static enum pb_status add_records(struct pb_history *history, const uint8_t *at, const struct pb_sample *sample,
                                   struct pb_cursor cursor, uint8_t flags, uint64_t seen_ns)
 {
+	const struct pb_span_ids *span = NULL;
 	uint64_t own = 0;
 	bool all_own = true;
 
@@ -99,6 +100,10 @@ static enum pb_status add_records(struct pb_history *history, const uint8_t *at,
 			history->malformed++;
 			return PB_OK;
 		}
+		if (head.kind == PB_RECORD_SPAN) {
+			span = (const void *)(record + offsetof(struct pb_span_record, ids));
+			continue;
+		}
 		event = push(history);
 		if (!event)
 			return PB_NO_ROOM;
@@ -108,6 +113,7 @@ static enum pb_status add_records(struct pb_history *history, const uint8_t *at,
 			.sequence = head.sequence,
 			.record = (const void *)record,
 			.sample = (const void *)at,
+			.span = head.flags & PB_FLAG_SPAN ? span : NULL,
 			.seen_ns = seen_ns,
 			.cpu = head.cpu,
 			.flags = flags,
@@ -176,6 +182,9 @@ static enum pb_status add_open(struct pb_history *history, const uint8_t *at, co
 		.sequence = open->sequence,
 		.record = (const void *)(at + offsetof(struct pb_page_head, open)),
 		.sample = (const void *)(at + sizeof(*page)),
+		.span = open->flags & PB_FLAG_SPAN ?
+				(const void *)(at + offsetof(struct pb_page_head, open_span)) :
+				NULL,
 		.seen_ns = page->seen_ns,
 		.cpu = open->cpu,
 		.flags = PB_EVENT_PAGE | PB_EVENT_IN_FLIGHT,

@@ -41,6 +41,7 @@ struct pb_event {
 	const struct pb_record *entry;  /* captures taken at enter, or NULL */
 	const struct pb_sample *sample; /* that it came in; checked like record. Neither is aligned to 8: ring data lie
 					 * at 4 modulo 8; C code loads them by memcpy */
+	const struct pb_span_ids *span; /* that its thread ran, or NULL; inside the same sample or page */
 	uint64_t seen_ns;               /* in flight: when the page was read (age = seen - time) */
 	uint32_t thread;                /* index into threads */
 	uint16_t cpu;
@@ -62,8 +63,7 @@ struct pb_thread {
 	const struct pb_sample *sample; /* the newest, where tid and comm are from */
 	/* set by the caller before encoding: events that lie in [span_start_ns, span_end_ns) are thread_window */
 	uint64_t span_start_ns;
-	uint64_t span_end_ns;  /* 0: none */
-	uint64_t sent_span_id; /* reserved for exact spans */
+	uint64_t span_end_ns; /* 0: none */
 };
 
 struct pb_process_entry {
@@ -78,7 +78,7 @@ struct pb_process_entry {
 
 struct pb_history {
 	struct pb_event *events;
-	uint64_t event_count, event_capacity; /* after the join: records only (no ENTRY, no doubles, no marks) */
+	uint64_t event_count, event_capacity; /* after the join: records only (no ENTRY, no SPAN, no doubles, no marks) */
 	struct pb_thread *threads;
 	uint64_t thread_count, thread_capacity;
 	struct pb_process_entry *processes;

@@ -89,10 +89,47 @@ static uint32_t copy_utf8(char *out, const uint8_t *bytes, uint32_t size)
 	return written;
 }
 
-static bool in_span(const struct encoder *encoder)
+/* Whose span a record has (CONTRACT.md section 3). What the kernel stamped comes before what times suggest. */
+enum correlation { DUMP, THREAD_WINDOW, EXACT, OTHER };
+
+static enum correlation correlation_of(const struct encoder *encoder, struct pb_span_ids *ids)
 {
+	if (encoder->event->span) {
+		memcpy(ids, encoder->event->span, sizeof(*ids));
+		return memcmp(ids->trace_id, encoder->encoding->trace_id, sizeof(ids->trace_id)) ? OTHER : EXACT;
+	}
 	return encoder->thread->span_end_ns && encoder->event->time_ns >= encoder->thread->span_start_ns &&
-	       encoder->event->time_ns <= encoder->thread->span_end_ns;
+	                       encoder->event->time_ns <= encoder->thread->span_end_ns ?
+	               THREAD_WINDOW :
+	               DUMP;
+}
+
+static void put_hex(const struct encoder *encoder, const char *key, uint32_t key_bytes, const uint8_t *bytes,
+                    uint32_t size)
+{
+	static const char digits[] = "0123456789abcdef";
+	char text[2 * sizeof(((struct pb_span_ids *)0)->trace_id)];
+
+	for (uint32_t i = 0; i < size; i++) {
+		text[2 * i] = digits[bytes[i] >> 4];
+		text[2 * i + 1] = digits[bytes[i] & 15];
+	}
+	pb_wire_string(encoder->wire, ATTRIBUTES, key, key_bytes, text, 2 * size);
+}
+
+#define HEX(encoder, key, bytes) put_hex(encoder, key, sizeof(key) - 1, bytes, sizeof(bytes))
+
+static void put_correlation(const struct encoder *encoder)
+{
+	static const char *const names[] = { "dump", "thread_window", "exact", "other" };
+	struct pb_span_ids ids;
+	enum correlation correlation = correlation_of(encoder, &ids);
+
+	TEXT(encoder, "perfbuf.correlation", names[correlation]);
+	if (correlation != OTHER)
+		return;
+	HEX(encoder, "perfbuf.other.trace_id", ids.trace_id);
+	HEX(encoder, "perfbuf.other.span_id", ids.span_id);
 }
 
 /* What every record has. */
@@ -110,7 +147,7 @@ static void put_common(const struct encoder *encoder)
 	INT(encoder, "perfbuf.thread.instance", (int64_t)encoder->event->instance);
 	if (!encoder->encoding->has_trace)
 		return;
-	TEXT(encoder, "perfbuf.correlation", in_span(encoder) ? "thread_window" : "dump");
+	put_correlation(encoder);
 	STRING(encoder, "perfbuf.dump.id", encoder->encoding->dump_id,
 	       length_of(encoder->encoding->dump_id, sizeof(encoder->encoding->dump_id)));
 }
@@ -139,13 +176,20 @@ static void put_tail(const struct encoder *encoder, const char *event_name)
 {
 	const struct pb_encoding *encoding = encoder->encoding;
 	struct pb_wire *wire = encoder->wire;
+	const uint8_t *span_id = encoding->dump_span_id;
+	enum correlation correlation;
+	struct pb_span_ids ids;
 
 	if (encoding->has_trace) {
+		correlation = correlation_of(encoder, &ids);
+		if (correlation == EXACT)
+			span_id = ids.span_id;
+		else if (correlation == THREAD_WINDOW)
+			span_id = encoding->span_id;
 		if (encoding->trace_flags)
 			pb_wire_fixed32(wire, FLAGS, encoding->trace_flags);
 		pb_wire_bytes(wire, TRACE_ID, encoding->trace_id, sizeof(encoding->trace_id));
-		pb_wire_bytes(wire, SPAN_ID, in_span(encoder) ? encoding->span_id : encoding->dump_span_id,
-		              sizeof(encoding->span_id));
+		pb_wire_bytes(wire, SPAN_ID, span_id, sizeof(encoding->span_id));
 	}
 	if (encoding->observed_unix_ns)
 		pb_wire_fixed64(wire, OBSERVED_TIME, encoding->observed_unix_ns);

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <bpf/bpf.h>
 #include <bpf/btf.h>
 #include <bpf/libbpf.h>
 
@@ -128,4 +129,24 @@ int pb_shim_make_ringbuf(struct bpf_map *map, uint32_t bytes, uint32_t flags)
 		error = bpf_map__set_map_flags(map, flags);
 	/* last: libbpf rounds the size up for a ring buffer */
 	return error ? error : bpf_map__set_max_entries(map, bytes);
+}
+
+int pb_shim_map_create(uint32_t type, const char *name, uint32_t key_size, uint32_t value_size, uint32_t max_entries,
+                       uint32_t flags)
+{
+	LIBBPF_OPTS(bpf_map_create_opts, options);
+	int fd;
+
+	options.map_flags = flags;
+	fd = bpf_map_create((enum bpf_map_type)type, name, key_size, value_size, max_entries, &options);
+	return fd < 0 ? -errno : fd;
+}
+
+int pb_shim_map_reuse(struct bpf_object *object, const char *name, int fd)
+{
+	struct bpf_map *map = bpf_object__find_map_by_name(object, name);
+
+	if (!map)
+		return -ENOENT;
+	return bpf_map__reuse_fd(map, fd) ? -errno : 0;
 }

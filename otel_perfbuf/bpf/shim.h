@@ -32,5 +32,12 @@ const char *pb_shim_variable_name(struct bpf_object *object, unsigned int index)
  * pages) with these BPF_F_* flags. 0, or a negative errno. */
 int pb_shim_make_ringbuf(struct bpf_map *map, uint32_t bytes, uint32_t flags);
 
+/* Makes a map; its fd, or -errno. */
+int pb_shim_map_create(uint32_t type, const char *name, uint32_t key_size, uint32_t value_size, uint32_t max_entries,
+                       uint32_t flags);
+
+/* Puts a map that exists already in the place of the object's map of this name; before the load. 0, or -errno. */
+int pb_shim_map_reuse(struct bpf_object *object, const char *name, int fd);
+
 /* cffi: end */
 #endif

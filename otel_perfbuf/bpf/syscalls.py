@@ -22,6 +22,7 @@ from otel_perfbuf.errors import ConfigError
 from .maps import BpfMap
 from .object import BpfObject, builtin_object
 from .process_table import ProcessEntry, Stats, read_processes, read_stats
+from .spans import SpanMaps
 
 __all__ = ["AlertRules", "ProcessEntry", "Stats", "SyscallProgram"]
 
@@ -96,6 +97,8 @@ class SyscallProgram:
         except BaseException:
             self._object.close()
             raise
+        self.spans = SpanMaps(self._object.maps)
+        """The maps of processes that tell their threads' spans."""
         self._named = bool(comms or cgroups)
         self._whole_host = not filter_targets
 

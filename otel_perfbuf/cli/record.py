@@ -33,6 +33,7 @@ from otel_perfbuf.triggers.datagram import printable
 from otel_perfbuf.triggers.firing import Firing, TriggerKind
 from otel_perfbuf.triggers.process_exit import signal_name
 from otel_perfbuf.triggers.socket import SocketOptions, SocketTrigger
+from otel_perfbuf.triggers.spans import SpanRegistry
 
 from .record_options import add_arguments, trace_lists
 from .record_output import Output
@@ -177,7 +178,8 @@ def _recorded(
     recorder = FlightRecorder(
         source, DumpOptions(before_s=window_s, max_records=1 << 40, root_pid=pid), output.take, after_s=_JOIN_S
     )
-    trigger = SocketTrigger(SocketOptions(path=str(directory / "trigger.sock")))
+    spans = SpanRegistry(source.program.spans)
+    trigger = SocketTrigger(SocketOptions(path=str(directory / "trigger.sock")), register=spans.register)
 
     def fire(firing: Firing) -> None:
         # The socket is open to CMD's user, and so to everybody: what a stranger reports is not CMD's.
@@ -187,6 +189,7 @@ def _recorded(
     source.watch_cpus()
     recorder.start()
     output.start()
+    spans.start()
     trigger.start(fire)
     try:
         if child is not None:
@@ -197,6 +200,7 @@ def _recorded(
             end = _wait_for(pid)
     finally:
         trigger.stop()
+        spans.stop()
     firing = _last_firing(pid, end, when)
     if firing is not None:
         recorder.fire(firing)

@@ -11,7 +11,8 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import StatusCode
 
-from otel_perfbuf.sdk.datagram import TriggerSender, encode_trigger
+from otel_perfbuf.sdk.datagram import TriggerSender, encode_trigger, trigger_socket_path
+from otel_perfbuf.sdk.hooks import install
 from otel_perfbuf.sdk.threads import OpenSpans
 
 __all__ = ["OWN_SCOPE", "FlightRecorderSpanProcessor", "service_name"]
@@ -24,16 +25,25 @@ class FlightRecorderSpanProcessor(SpanProcessor):
 
     ``socket_path``: where the agent listens; by default OTEL_PERFBUF_TRIGGER_SOCKET, else the default path. No method
     waits for anything or raises; without an agent the datagrams are dropped and counted in ``sender.dropped``.
+    ``exact``: the agent's kernel part is told which span each thread runs, so that each call is put to its own span;
+    this hooks OpenTelemetry's contexts, asyncio's steps, thread pools and threads of this process, for good.
     """
 
-    def __init__(self, socket_path: str | None = None) -> None:
+    def __init__(self, socket_path: str | None = None, *, exact: bool = True) -> None:
         self.sender = TriggerSender(socket_path)
         self._spans = OpenSpans()
+        try:
+            publisher = install(socket_path or trigger_socket_path()) if exact else None
+        except Exception:  # noqa: BLE001 - an application must start although its recorder cannot
+            publisher = None
+        self._registration = publisher.registration if publisher is not None else None
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the signature is the SDK's
         """Remembers the thread that runs the span."""
         try:
             context = span.get_span_context()
+            if self._registration is not None:
+                self._registration.look()
             if context is not None:
                 self._spans.begin(context.span_id, span.parent.span_id if span.parent else 0)
         except Exception:  # noqa: BLE001 - an application's request must not fail because its recorder did

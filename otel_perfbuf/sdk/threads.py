@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which thread ran a span, and whether anything else may have run there meanwhile.
 
-What it is not: the active span at each moment (exact spans need hooks in contexts and event loops; FACTS 41).
+What it is not: the active span at each moment (publish.py).
 Source: CONTRACT section 3 (`thread_window`) and section 5 (`interleaved`).
 
 Meaning: a span's thread is its own from start to end unless the span ended on another thread, an event loop or green
@@ -16,7 +16,7 @@ import sys
 import threading
 from typing import Final
 
-__all__ = ["OpenSpans", "loop_on_this_thread"]
+__all__ = ["OpenSpans", "loop_on_this_thread", "other_scheduler_on_this_thread"]
 
 _MAX_OPEN: Final = 100_000
 _MAX_OPEN_ON_THREAD: Final = 64
@@ -26,6 +26,11 @@ def loop_on_this_thread() -> bool:
     """True when an event loop or green threads may switch tasks on the calling thread."""
     if asyncio._get_running_loop() is not None:  # get_running_loop() raises, which costs ten times more
         return True
+    return other_scheduler_on_this_thread()
+
+
+def other_scheduler_on_this_thread() -> bool:
+    """True when something that is no asyncio loop may switch tasks on the calling thread."""
     modules = sys.modules
     if "gevent" in modules or "eventlet" in modules:
         return True

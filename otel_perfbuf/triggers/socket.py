@@ -14,6 +14,7 @@ import logging
 import os
 import select
 import socket
+import stat
 import struct
 import threading
 import time
@@ -48,12 +49,20 @@ class SocketTrigger:
     """Fires for each datagram that is of the contract's form and comes from who may send it.
 
     ``refused`` counts by cause: malformed, oversized, version, kind, field, sender, permission, unavailable, failed.
+    ``register`` takes over the pid and the socket of a process that registers for exact spans (SpanRegistry.register).
     """
 
     def __init__(
-        self, options: SocketOptions, *, clock: Callable[[], int] = time.time_ns, proc: str = "/proc", mode: int = 0o666
+        self,
+        options: SocketOptions,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        proc: str = "/proc",
+        mode: int = 0o666,
+        register: Callable[[int, int], bool] | None = None,
     ) -> None:
         self._options = options
+        self._register = register
         self._clock = clock
         self._proc = proc
         self._mode = mode
@@ -110,20 +119,26 @@ class SocketTrigger:
             _log.warning("reading the trigger socket %s failed: %s", self.path, fault)
             return False
         self.received += 1
+        passed: list[int] = []
         try:
-            sender = _sender(control)
-            outcome = self._judge(data, flags, sender)
+            sender, passed = _sender(control)
+            outcome = self._judge(data, flags, sender, passed)
             if isinstance(outcome, Firing):
                 assert self._fire is not None
                 self._fire(outcome)
-            else:
+            elif outcome is not None:
                 self._refuse(outcome, sender)
         except Exception:  # noqa: BLE001 - whatever one sender causes must not deafen the agent to the others
             self.refused["failed"] += 1
             _log.exception("a trigger datagram could not be handled")
+        finally:
+            for descriptor in passed:
+                os.close(descriptor)
         return True
 
-    def _judge(self, data: bytes, flags: int, sender: tuple[int, int] | None) -> Firing | Refused:
+    def _judge(
+        self, data: bytes, flags: int, sender: tuple[int, int] | None, passed: list[int]
+    ) -> Firing | Refused | None:
         if flags & socket.MSG_TRUNC:
             return Refused("oversized", f"it has more than {DATAGRAM_MAX_BYTES} bytes")
         if sender is None:
@@ -132,8 +147,18 @@ class SocketTrigger:
         if isinstance(datagram, Refused):
             return datagram
         if datagram.kind == "register":
-            return Refused("unavailable", "exact spans (kind register) are not available in this version")
+            return self._take_registration(sender[0], passed)
         return self._firing(datagram, *sender)
+
+    def _take_registration(self, pid: int, passed: list[int]) -> Refused | None:
+        """Hands the socket that came along to the registry; it is taken out of ``passed`` then."""
+        if self._register is None:
+            return Refused("unavailable", "nothing is recorded here that exact spans (kind register) could be put to")
+        if len(passed) != 1 or not stat.S_ISSOCK(os.fstat(passed[0]).st_mode):
+            return Refused("field", "a registration carries exactly one end of a socket pair")
+        if not self._register(pid, passed.pop()):
+            return Refused("unavailable", "too many processes register at the same time")
+        return None
 
     def _firing(self, datagram: Datagram, sender_pid: int, sender_uid: int) -> Firing | Refused:
         pid: int | None = sender_pid
@@ -177,18 +202,17 @@ class SocketTrigger:
             )
 
 
-def _sender(control: list[tuple[int, int, bytes]]) -> tuple[int, int] | None:
-    """The pid and uid that the kernel vouches for; descriptors that came along are closed."""
-    sender = None
+def _sender(control: list[tuple[int, int, bytes]]) -> tuple[tuple[int, int] | None, list[int]]:
+    """The pid and uid that the kernel vouches for, and the descriptors that came along, which are the caller's."""
+    sender, descriptors = None, []
     for level, kind, data in control:
         if level != socket.SOL_SOCKET:
             continue
         if kind == socket.SCM_RIGHTS:
             passed = array.array("i")
             passed.frombytes(data[: len(data) - len(data) % passed.itemsize])
-            for descriptor in passed:
-                os.close(descriptor)
+            descriptors += passed
         elif kind == socket.SCM_CREDENTIALS and len(data) == _CREDENTIALS.size:
             pid, uid, _ = _CREDENTIALS.unpack(data)
             sender = (pid, uid) if pid > 0 else None
-    return sender
+    return sender, descriptors

@@ -194,8 +194,9 @@ def _alerts(recorded: Recording) -> list[tuple[int, int]]:
         assert isinstance(sample, Sample)
         alert = ffi.new("struct pb_alert *")
         ffi.memmove(alert, bytes(sample.data), ffi.sizeof("struct pb_alert"))
-        found.append((int(alert.tgid), int(alert.status)))
-    return found
+        assert alert.kind == lib.PB_ALERT_EXIT
+        found.append((int(alert.time_ns), int(alert.tgid), int(alert.status)))
+    return [(tgid, status) for _, tgid, status in sorted(found)]  # each CPU has its own ring
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@
 #include "records.h"
 
 /* The largest record that can be sent, its span before it. */
-#define RECORD_LIMIT  (PB_SAMPLE_MAX_BYTES - sizeof(struct pb_sample) - sizeof(struct pb_span_record))
+#define RECORD_LIMIT (PB_SAMPLE_MAX_BYTES - sizeof(struct pb_sample) - sizeof(struct pb_span_record))
 #define CAPTURE_LIMIT 4096 /* the largest capture */
 
 /* The agent itself: never recorded. */

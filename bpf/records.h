@@ -191,11 +191,11 @@ struct pb_span_record {
 };
 
 enum pb_span_limits {
-	PB_SPAN_SLOTS = 8,             /* of a bucket */
-	PB_SPAN_BUCKETS_MAX = 8192,    /* of a process's map: a power of two; 2 MiB */
-	PB_SPAN_PROCESSES = 4096,      /* that can be registered at a time */
-	PB_SPAN_HASH_1 = 0x9e3779b1,   /* a thread's slot is in bucket (uint32_t)(tid * HASH_1) >> 16 & (buckets - 1), */
-	PB_SPAN_HASH_2 = 0x85ebca77,   /* or in that of HASH_2 */
+	PB_SPAN_SLOTS = 8,           /* of a bucket */
+	PB_SPAN_BUCKETS_MAX = 8192,  /* of a process's map: a power of two; 2 MiB */
+	PB_SPAN_PROCESSES = 4096,    /* that can be registered at a time */
+	PB_SPAN_HASH_1 = 0x1e3779b1, /* a thread's slot is in bucket (uint32_t)(tid * HASH_1) >> 16 & (buckets - 1), */
+	PB_SPAN_HASH_2 = 0x05ebca77, /* or in that of HASH_2 */
 };
 
 /* Written by the thread itself only, in this order: active = 0, ids, active = 1. 0: no span, or one half written. */

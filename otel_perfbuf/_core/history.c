@@ -182,9 +182,8 @@ static enum pb_status add_open(struct pb_history *history, const uint8_t *at, co
 		.sequence = open->sequence,
 		.record = (const void *)(at + offsetof(struct pb_page_head, open)),
 		.sample = (const void *)(at + sizeof(*page)),
-		.span = open->flags & PB_FLAG_SPAN ?
-				(const void *)(at + offsetof(struct pb_page_head, open_span)) :
-				NULL,
+		.span = open->flags & PB_FLAG_SPAN ? (const void *)(at + offsetof(struct pb_page_head, open_span))
+		                                   : NULL,
 		.seen_ns = page->seen_ns,
 		.cpu = open->cpu,
 		.flags = PB_EVENT_PAGE | PB_EVENT_IN_FLIGHT,

@@ -78,7 +78,8 @@ struct pb_process_entry {
 
 struct pb_history {
 	struct pb_event *events;
-	uint64_t event_count, event_capacity; /* after the join: records only (no ENTRY, no SPAN, no doubles, no marks) */
+	uint64_t event_count,
+		event_capacity; /* after the join: records only (no ENTRY, no SPAN, no doubles, no marks) */
 	struct pb_thread *threads;
 	uint64_t thread_count, thread_capacity;
 	struct pb_process_entry *processes;

@@ -99,9 +99,9 @@ static enum correlation correlation_of(const struct encoder *encoder, struct pb_
 		return memcmp(ids->trace_id, encoder->encoding->trace_id, sizeof(ids->trace_id)) ? OTHER : EXACT;
 	}
 	return encoder->thread->span_end_ns && encoder->event->time_ns >= encoder->thread->span_start_ns &&
-	                       encoder->event->time_ns <= encoder->thread->span_end_ns ?
-	               THREAD_WINDOW :
-	               DUMP;
+	                       encoder->event->time_ns <= encoder->thread->span_end_ns
+	               ? THREAD_WINDOW
+	               : DUMP;
 }
 
 static void put_hex(const struct encoder *encoder, const char *key, uint32_t key_bytes, const uint8_t *bytes,

@@ -48,7 +48,7 @@ class SpanMaps:
             "buckets": buckets,
             "slots": int(lib.PB_SPAN_SLOTS),
             "slot_bytes": int(ffi.sizeof("struct pb_span_slot")),
-            "hash": [int(lib.PB_SPAN_HASH_1) & 0xFFFFFFFF, int(lib.PB_SPAN_HASH_2) & 0xFFFFFFFF],
+            "hash": [int(lib.PB_SPAN_HASH_1), int(lib.PB_SPAN_HASH_2)],
         }
 
     def open(self, tgid: int, buckets: int) -> int:

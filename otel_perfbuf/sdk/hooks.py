@@ -49,11 +49,11 @@ def install(path: str) -> Publisher | None:
     publisher = Publisher(registration, runtime)
     registration.look()
     registration.wait(_ANSWER_WAIT_S)
-    runtime.perfbuf_publisher = publisher  # type: ignore[attr-defined]
+    _put(runtime, "perfbuf_publisher", publisher)
     if asyncio._get_running_loop() is None and threading.current_thread() is threading.main_thread():
         publisher.adopt()
-    runtime.attach = publisher.attach  # type: ignore[method-assign]
-    runtime.detach = publisher.detach  # type: ignore[method-assign]
+    _put(runtime, "attach", publisher.attach)
+    _put(runtime, "detach", publisher.detach)
     _hook_loops(publisher)
     _hook_pools(publisher)
     _hook_threads(publisher)
@@ -63,6 +63,11 @@ def install(path: str) -> Publisher | None:
         after_in_child=publisher.after_fork_in_child,
     )
     return publisher
+
+
+def _put(place: Any, name: str, hook: Any) -> None:
+    """Puts a hook in; the one place that tells the type checker that it is meant."""
+    setattr(place, name, hook)
 
 
 def _runs_eagerly(loop: Any) -> bool:
@@ -94,7 +99,7 @@ def _hook_loops(publisher: Publisher) -> None:
             state.loop, state.depth = loop, depth
             publisher.leave(state, before)
 
-    asyncio.events.Handle._run = run  # type: ignore[attr-defined]
+    _put(asyncio.events.Handle, "_run", run)
 
 
 def _in_frame(publisher: Publisher, context: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -120,15 +125,15 @@ def _hook_pools(publisher: Publisher) -> None:
         def run(work: Any, *args: Any) -> Any:
             return _in_frame(publisher, None, original, work, *args)
 
-        item.run = run
-    to_thread = asyncio.to_thread
+        _put(item, "run", run)
+    to_thread: Any = asyncio.to_thread
 
     @functools.wraps(to_thread)
     async def in_thread(func: Any, /, *args: Any, **kwargs: Any) -> Any:
         return await to_thread(_in_frame, publisher, None, func, *args, **kwargs)
 
-    asyncio.to_thread = in_thread
-    asyncio.threads.to_thread = in_thread
+    _put(asyncio, "to_thread", in_thread)
+    _put(asyncio.threads, "to_thread", in_thread)
 
 
 def _hook_threads(publisher: Publisher) -> None:
@@ -139,12 +144,12 @@ def _hook_threads(publisher: Publisher) -> None:
         run = thread.run
 
         def adopted() -> None:
-            del thread.run  # type: ignore[attr-defined]  # the instance's own, set below
+            del thread.run  # the instance's own, set below
             publisher.adopt()
             publisher.enter(publisher.state(), None)
             run()
 
-        thread.run = adopted  # type: ignore[method-assign]
+        _put(thread, "run", adopted)
         original(thread)
 
-    threading.Thread.start = start  # type: ignore[method-assign]
+    _put(threading.Thread, "start", start)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which span each thread runs, told to the kernel's recorder at every change: exact correlation.
 
-What it is not: the memory (spanmap.py), nor the places that are hooked (hooks.py). Source: CONTRACT section 3 (`exact`).
+What it is not: the memory (spanmap.py), nor the hooks (hooks.py). Source: CONTRACT section 3 (`exact`).
 
 Facts: a context changes by attach and detach, and by `contextvars.Context.run`, which nothing in Python can watch.
 Meaning: a span may be published only where its end on this thread will be seen. Decision: each hooked frame (a step of

@@ -7,7 +7,7 @@ bpf/records.h, struct pb_span_slot; unix(7): SCM_RIGHTS.
 Facts: the map is an array of buckets of slots; a thread's slot is in one of two buckets, by two hashes of its id. Only
 the thread itself writes its slot, and the kernel reads it when that same thread makes a system call: what is needed is
 an order of single stores, not a lock. A slot that is being written says that it holds nothing.
-Decision: no thread waits for the agent's answer; it is looked for when a span starts. The agent's end of the socket pair
+Decision: no thread waits for the agent's answer; it is looked for when a span starts. The agent's end of the pair
 closes when it stops, which is looked for once a second: then the process registers again.
 """
 

@@ -204,7 +204,8 @@ class SocketTrigger:
 
 def _sender(control: list[tuple[int, int, bytes]]) -> tuple[tuple[int, int] | None, list[int]]:
     """The pid and uid that the kernel vouches for, and the descriptors that came along, which are the caller's."""
-    sender, descriptors = None, []
+    sender = None
+    descriptors: list[int] = []
     for level, kind, data in control:
         if level != socket.SOL_SOCKET:
             continue

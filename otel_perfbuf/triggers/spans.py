@@ -22,6 +22,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 __all__ = ["MapOwner", "SpanRegistry"]
@@ -129,10 +130,10 @@ class SpanRegistry:
                 if key.fd == self._wake:
                     os.eventfd_read(self._wake)
                 elif isinstance(key.data, _Registered) and self._known.get(key.data.pid) is key.data:
-                    self._guarded(lambda registered=key.data, fd=key.fd: self._heard(registered, fd))
+                    self._guarded(partial(self._heard, key.data, key.fd))
             while self._waiting and not self._stopping:
                 pid, pair = self._waiting.popleft()
-                self._guarded(lambda pid=pid, pair=pair: self._admit(pid, pair))
+                self._guarded(partial(self._admit, pid, pair))
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -157,7 +158,9 @@ class SpanRegistry:
         registered = _Registered(pid, pair, pidfd, _BUCKETS_FIRST)
         try:
             if len(self._known) >= self._maps.processes_max or self._maps.bytes >= _TOTAL_BYTES_MAX:
-                self._refuse("full", f"process {pid} gets no exact spans: {len(self._known)} processes have maps already")
+                self._refuse(
+                    "full", f"process {pid} gets no exact spans: {len(self._known)} processes have maps already"
+                )
                 return
             self._known[pid] = registered
             self._give(registered)

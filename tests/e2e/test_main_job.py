@@ -49,13 +49,12 @@ def test_failed_span_gets_its_history(collector: Collector, wire: str) -> None:
 
     for item in dump.history:
         inside = span["start"] <= item.proto.time_unix_nano <= span["end"]
-        expected = "thread_window" if inside and item.attributes["thread.id"] == span["tid"] else "dump"
-        assert item.attributes["perfbuf.correlation"] == expected, item.body
-        owner = span["span_id"] if expected == "thread_window" else dump_span.span_id.hex()
-        assert item.proto.span_id.hex() == owner
+        own = inside and item.attributes["thread.id"] == span["tid"]
+        assert (item.attributes["perfbuf.correlation"] in ("exact", "thread_window")) == own, item.body
+        assert item.proto.span_id.hex() == (span["span_id"] if own else dump_span.span_id.hex())
     cause = [item for item in dump.history if '"/nonexistent/payments.json"' in item.body]
     assert cause, dump.bodies()[-50:]
-    assert cause[0].attributes["perfbuf.correlation"] == "thread_window"
+    assert cause[0].attributes["perfbuf.correlation"] == "exact"
     assert cause[0].attributes["error.type"] == "ENOENT"
     assert cause[0].attributes["perfbuf.syscall.return_value"] == -2
     assert cause[0].resource["service.name"] == "checkout"

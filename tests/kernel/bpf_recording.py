@@ -30,6 +30,7 @@ BODIES = {
     lib.PB_RECORD_FORK: "struct pb_fork",
     lib.PB_RECORD_EXIT: "struct pb_exit",
     lib.PB_RECORD_OOM_KILL: "struct pb_oom_kill",
+    lib.PB_RECORD_SPAN: "struct pb_span_record",
 }
 
 
@@ -75,6 +76,7 @@ class Record:
     args: list[int]
     captures: list[Capture]
     open: bool = False
+    span: str | None = None
 
     @property
     def name(self) -> str:
@@ -87,6 +89,7 @@ class Record:
                 lib.PB_RECORD_FORK: "<fork>",
                 lib.PB_RECORD_EXIT: "<exit>",
                 lib.PB_RECORD_OOM_KILL: "<oom>",
+                lib.PB_RECORD_SPAN: "<span>",
             }[self.kind]
         if self.flags & lib.PB_FLAG_COMPAT:
             return f"compat_{int(self.body.number)}"
@@ -153,12 +156,19 @@ def parse_sample(data: bytes) -> list[Record]:
     sample = _struct("struct pb_sample", data[:64])
     assert sample.version == lib.PB_VERSION
     assert 64 <= sample.bytes <= len(data) < sample.bytes + 12
-    at, records = 64, []
+    at, records, span = 64, [], None
     while at < sample.bytes:
         size = int.from_bytes(data[at : at + 2], "little")
         assert size >= 24 and size % 8 == 0 and at + size <= sample.bytes
-        records.append(_record(data[at : at + size], sample))
+        record = _record(data[at : at + size], sample)
         at += size
+        if record.kind == lib.PB_RECORD_SPAN:
+            span = bytes(record.body.ids.span_id).hex()
+            continue
+        if record.flags & lib.PB_FLAG_SPAN:
+            assert span is not None, "a record has a span that does not stand before it in its sample"
+            record.span = span
+        records.append(record)
     own = sum(record.kind != lib.PB_RECORD_ENTRY for record in records)
     assert sample.records == (0 if sample.kind == lib.PB_SAMPLE_AGAIN else own)
     return records
@@ -189,6 +199,8 @@ def parse_pages(data: bytes) -> list[Page]:
         page.records = parse_sample(data[at : at + sample.bytes])
         if head.flags & lib.PB_PAGE_OPEN:
             page.open_call = _record(bytes(ffi.buffer(ffi.addressof(head[0], "open"))), sample, open_call=True)
+            if page.open_call.flags & lib.PB_FLAG_SPAN:
+                page.open_call.span = bytes(head.open_span.span_id).hex()
         pages.append(page)
         at += sample.bytes
     return pages

@@ -76,7 +76,7 @@ class SampleWriter:
         head.bytes, head.kind, head.cpu, head.captures = size + len(tail), kind, self.cpu, len(captures)
         head.sequence, head.time_ns = sequence, time_ns
         self.records.append(bytes(ffi.buffer(record, size)) + tail)
-        if kind != lib.PB_RECORD_ENTRY:
+        if kind not in (lib.PB_RECORD_ENTRY, lib.PB_RECORD_SPAN):
             self.own += 1
             self.last = max(self.last, sequence)
         self.sent_ns = max(self.sent_ns, time_ns)
@@ -102,6 +102,12 @@ class SampleWriter:
     def entry(self, sequence: int, time_ns: int, captures: Sequence[Capture]) -> SampleWriter:
         """What was captured when the call of that sequence began."""
         self._add("pb_record", lib.PB_RECORD_ENTRY, sequence, time_ns, captures)
+        return self
+
+    def span(self, trace_id: bytes, span_id: bytes) -> SampleWriter:
+        """The span of the records behind it that carry PB_FLAG_SPAN."""
+        ids = ffi.new("struct pb_span_ids *", {"trace_id": trace_id, "span_id": span_id})
+        self._add("pb_span_record", lib.PB_RECORD_SPAN, self.last, self.sent_ns, ids=ids[0])
         return self
 
     def signal(self, sequence: int, time_ns: int, number: int, code: int = 0, fields: bytes = b"", error: int = 0,

@@ -241,6 +241,41 @@ def test_records_of_the_spans_thread_and_time_carry_the_spans_id() -> None:
     assert all(r.span_id in (SPAN, DUMP_SPAN) for r in records)
 
 
+def test_a_stamped_record_carries_its_own_span() -> None:
+    """exact in the trigger's trace, other in another's; a record without the flag has no span, nor has the next sample."""
+    writer = SampleWriter(instance=1).span(TRACE, b"spanspan").syscall(1, 1, NUMBERS["gettid"], flags=lib.PB_FLAG_SPAN)
+    writer.syscall(2, 2, NUMBERS["gettid"]).span(b"\xfe" * 16, b"\x01otherrr").signal(3, 3, 15)
+    writer.syscall(4, 4, NUMBERS["gettid"], flags=lib.PB_FLAG_SPAN)
+    later = SampleWriter(instance=1, sent_ns=9).syscall(5, 5, NUMBERS["gettid"], flags=lib.PB_FLAG_SPAN)
+    engine = Engine([writer.sample(), later.sample()]).join()
+    engine.select()
+    engine.c.threads[0].span_start_ns, engine.c.threads[0].span_end_ns = 1, 3
+    ((data, _),) = chunks(engine, [resource("a")])
+    records = parse(data).resource_logs[0].scope_logs[0].log_records
+    assert [(attributes(r)["perfbuf.correlation"], r.span_id) for r in records] == [
+        ("exact", b"spanspan"), ("thread_window", SPAN), ("thread_window", SPAN), ("other", DUMP_SPAN),
+        ("dump", DUMP_SPAN),
+    ]  # fmt: skip
+    assert all(r.trace_id == TRACE for r in records)
+    assert attributes(records[3])["perfbuf.other.trace_id"] == "fe" * 16
+    assert attributes(records[3])["perfbuf.other.span_id"] == b"\x01otherrr".hex()
+    assert (engine.c.malformed, engine.c.event_count) == (0, 5)
+
+
+def test_a_call_in_flight_carries_its_span() -> None:
+    """The page's head tells it, without a record of its own."""
+    page = bytearray(
+        SampleWriter().page(open_call=SampleWriter().syscall(1, 1, NUMBERS["gettid"], flags=lib.PB_FLAG_SPAN))
+    )
+    at = ffi.offsetof("struct pb_page_head", "open_span")
+    page[at : at + 24] = TRACE + b"spanspan"
+    engine = Engine(pages=bytes(page)).join()
+    engine.select()
+    ((data, _),) = chunks(engine, [resource("a")])
+    (record,) = parse(data).resource_logs[0].scope_logs[0].log_records
+    assert (attributes(record)["perfbuf.correlation"], record.span_id) == ("exact", b"spanspan")
+
+
 def test_a_comm_of_any_bytes_is_valid_utf8() -> None:
     """What is no UTF-8 becomes U+FFFD."""
     writer = SampleWriter(comm=b"\xff\xe2\x82\xac\xed\xa0\x80\xf0\x9f\x98\x80").exit(1, 1, 0)

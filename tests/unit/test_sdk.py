@@ -48,7 +48,8 @@ class _Agent:
                 return found
             datagram = parse_datagram(data)
             assert isinstance(datagram, Datagram), datagram
-            found.append(datagram)
+            if datagram.kind != "register":  # exact spans: test_sdk_exact.py
+                found.append(datagram)
 
     def close(self) -> None:
         self.socket.close()
@@ -254,7 +255,7 @@ def test_importing_needs_nothing_else_of_the_package() -> None:
         "import sys, otel_perfbuf.sdk\n"
         "own = {name for name in sys.modules if name.startswith('otel_perfbuf')}\n"
         "assert own <= {'otel_perfbuf', 'otel_perfbuf.sdk'} | {f'otel_perfbuf.sdk.{name}' for name in"
-        " ('datagram', 'logs', 'spans', 'threads')}, own\n"
+        " ('datagram', 'hooks', 'logs', 'publish', 'spanmap', 'spans', 'threads')}, own\n"
         "foreign = {'pydantic', 'grpc', 'cffi', '_cffi_backend', 'yaml', 'urllib3'} & set(sys.modules)\n"
         "assert not foreign, foreign\n"
     )

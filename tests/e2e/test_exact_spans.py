@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact correlation: what the kernel stamped is what the program says was active, for every single call of a mixed load.
+"""Exact correlation: what the kernel stamped is what the program says was active, for every call of a mixed load.
 
 The oracle is the program itself: each of its probes opens a path that names the span that OpenTelemetry's own API calls
 the current one at that moment.
@@ -36,7 +36,7 @@ def test_no_call_has_a_span_that_is_not_its_own(tmp_path: Path) -> None:
     said = json.loads(done.stdout)
     dump = parse_lines(output.read_text())
 
-    found = Counter()
+    found: Counter[tuple[str, bool]] = Counter()
     for item in dump.history:
         if '"/probe/' in item.body:
             span = item.body.split('"')[1].removeprefix("/probe/")

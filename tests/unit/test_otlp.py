@@ -242,7 +242,7 @@ def test_records_of_the_spans_thread_and_time_carry_the_spans_id() -> None:
 
 
 def test_a_stamped_record_carries_its_own_span() -> None:
-    """exact in the trigger's trace, other in another's; a record without the flag has no span, nor has the next sample."""
+    """exact in the trigger's trace, other in another's; none without the flag, none from the sample before."""
     writer = SampleWriter(instance=1).span(TRACE, b"spanspan").syscall(1, 1, NUMBERS["gettid"], flags=lib.PB_FLAG_SPAN)
     writer.syscall(2, 2, NUMBERS["gettid"]).span(b"\xfe" * 16, b"\x01otherrr").signal(3, 3, 15)
     writer.syscall(4, 4, NUMBERS["gettid"], flags=lib.PB_FLAG_SPAN)

@@ -31,6 +31,7 @@ left_open: list = []
 
 
 def probe() -> None:
+    """Makes one call that names the active span."""
     context = trace.get_current_span().get_span_context()
     name = trace.format_span_id(context.span_id) if context.is_valid else "none"
     probes[name] += 1
@@ -41,6 +42,7 @@ def probe() -> None:
 
 
 async def job(number: int) -> str:
+    """One of the concurrent requests; gives its span's id."""
     with tracer.start_as_current_span(f"job {number}") as span:
         for _ in range(ROUNDS):
             probe()
@@ -71,6 +73,7 @@ def unbalanced() -> None:
 
 
 def threaded(_: int = 0) -> None:
+    """Spans of a thread that runs no loop."""
     probe()
     with tracer.start_as_current_span("in a thread"):
         for _ in range(ROUNDS):
@@ -83,6 +86,7 @@ def threaded(_: int = 0) -> None:
 
 
 def forked() -> None:
+    """A child that goes on in its parent's span, on a map of its own."""
     with tracer.start_as_current_span("forks"):
         probe()
         pid = os.fork()
@@ -95,6 +99,7 @@ def forked() -> None:
 
 
 async def main() -> list[str]:
+    """All jobs at once."""
     return await asyncio.gather(*(job(number) for number in range(20)))
 
 

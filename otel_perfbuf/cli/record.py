@@ -28,6 +28,13 @@ from otel_perfbuf.recorder.dump import DumpOptions
 from otel_perfbuf.recorder.recorder import FlightRecorder
 from otel_perfbuf.recorder.source import HistorySource, SourceOptions
 from otel_perfbuf.rings.saved import save_rings
+from otel_perfbuf.service.privileges import (
+    CAP_IPC_LOCK,
+    CAP_KILL,
+    drop_capabilities,
+    raise_limits,
+    writing_needs,
+)
 from otel_perfbuf.triggers.bound import path_fault
 from otel_perfbuf.triggers.datagram import printable
 from otel_perfbuf.triggers.firing import Firing, TriggerKind
@@ -103,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
             environment = {**os.environ, _SOCKET_VARIABLE: str(directory / "trigger.sock")}
             if args.pid is not None:
                 source.follow(args.pid)
+                _restrict(args)
                 code = _recorded(args.pid, None, when, args.window, source, output, directory)
                 return _saved(args.save_rings, source, code)
             child = Child.hold(path, words, environment, user)
@@ -112,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
             except BaseException:
                 child.abandon()
                 raise
+            _restrict(args)
             code = _recorded(child.pid, child, when, args.window, source, output, directory, words[0])
             return _saved(args.save_rings, source, code)
 
@@ -213,6 +222,15 @@ def _recorded(
         # stderr cannot be written (a full disk, `2>&1 | head`): CMD's status still is the answer.
         os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stderr.fileno())
     return end.exit_code
+
+
+def _restrict(args: argparse.Namespace) -> None:
+    """CMD has been forked and no thread is there: from here on only what recording needs, and signals to CMD."""
+    needs = {CAP_KILL: "signals are passed on to a command of any user"}
+    if not raise_limits():
+        needs[CAP_IPC_LOCK] = "RLIMIT_MEMLOCK cannot be raised, and rings are locked memory"
+    written = [str(path) for path in (args.output, args.save_rings) if path is not None]
+    drop_capabilities({**needs, **writing_needs(written)})
 
 
 def _last_firing(pid: int, end: _End, when: set[str]) -> Firing | None:

@@ -7,6 +7,7 @@ import argparse
 
 from otel_perfbuf.service.agent import Agent
 from otel_perfbuf.service.assembly import KernelParts
+from otel_perfbuf.service.restriction import restrict
 
 from .configured import add_configuration, configuration
 
@@ -20,4 +21,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the agent; 0 after a signal. Raises what made the start impossible."""
-    return Agent(lambda: configuration(args), KernelParts()).run()
+    return Agent(lambda: configuration(args), KernelParts(), restrict).run()

@@ -21,6 +21,7 @@ from otel_perfbuf.errors import ConfigError, PerfbufError
 from otel_perfbuf.service import log
 from otel_perfbuf.service.graph import build_graph
 from otel_perfbuf.service.model import Configuration
+from otel_perfbuf.service.notify import Notifier
 from otel_perfbuf.service.outlets import Kept
 from otel_perfbuf.service.parts import Parts
 from otel_perfbuf.service.running import Running
@@ -35,12 +36,21 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Agent:
     """Runs one configuration after the other, until it is told to end.
 
-    ``load`` gives the configuration, at the start and at each reload; it may raise ConfigError.
+    ``load`` gives the configuration, at the start and at each reload; it may raise ConfigError. ``restrict`` is called
+    with the first one before anything is opened or any thread started: it gives up privileges.
     """
 
-    def __init__(self, load: Callable[[], Configuration], parts: Parts) -> None:
+    def __init__(
+        self,
+        load: Callable[[], Configuration],
+        parts: Parts,
+        restrict: Callable[[Configuration], object] = lambda _: None,
+        notifier: Notifier | None = None,
+    ) -> None:
         self._load = load
         self._parts = parts
+        self._restrict = restrict
+        self._notifier = notifier or Notifier()
         self._telemetry = Telemetry()
         self._started_unix_s = time.time()
         self._reloads = 0
@@ -51,17 +61,31 @@ class Agent:
         with _blocked_signals():
             configuration = self._load()
             log.set_up(configuration.service.telemetry.logs.level)
+            self._restrict(configuration)
             running = self._start(configuration)
             _log.info("recording; pid %d", os.getpid())
+            self._notifier.ready()
             try:
-                while (number := signal.sigwait(_SIGNALS)) == signal.SIGHUP:
+                while (number := self._next_signal(running)) == signal.SIGHUP:
+                    self._notifier.reloading()
                     configuration, running = self._reload(configuration, running)
+                    self._notifier.ready()
+                self._notifier.stopping()
                 _log.info("%s: stopping", signal.Signals(number).name)
             finally:
                 for sentence in running.stop():
                     _log.warning("%s", sentence)
         _log.info("stopped")
         return 0
+
+    def _next_signal(self, running: Running) -> int:
+        """Waits for one, feeding systemd's watchdog meanwhile: as long as every part answers."""
+        if self._notifier.watchdog_s is None:
+            return signal.sigwait(_SIGNALS)
+        while (found := signal.sigtimedwait(_SIGNALS, self._notifier.watchdog_s)) is None:
+            running.status()
+            self._notifier.alive()
+        return found.si_signo
 
     def _start(self, configuration: Configuration, kept: Kept | None = None) -> Running:
         running = Running(configuration, self._parts, self._telemetry, self._status, kept)

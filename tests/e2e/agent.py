@@ -60,6 +60,15 @@ class Agent:
             check=False,
         )
 
+    def send(self, number: int) -> None:
+        """A signal."""
+        self._process.send_signal(number)
+
+    def reload(self, config: dict[str, Any]) -> None:
+        """Another configuration, and SIGHUP."""
+        self._config.write_text(json.dumps(config), encoding="utf-8")
+        self.send(signal.SIGHUP)
+
     def wait(self) -> int:
         """Its exit code when it ends by itself; keeps its words."""
         self.log += self._process.communicate(timeout=READY_S)[1].decode()

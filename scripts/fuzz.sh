@@ -15,7 +15,7 @@ for target in rings decode otlp_scan; do
 	decode) parts=$(find otel_perfbuf/_core -name 'history*.c' -o -name 'otlp*.c' -o -name 'text*.c') ;;
 	esac
 	# shellcheck disable=SC2086 # a list of words
-	clang -O1 -g -std=gnu11 -Wall -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+	"${CLANG:-clang}" -O1 -g -std=gnu11 -Wall -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
 		-Ibpf -Iotel_perfbuf/_core -o "$out/$target" "fuzz/$target.c" $parts
 	mkdir -p "$out/$target.corpus"
 	echo "fuzzing $target for $seconds s"

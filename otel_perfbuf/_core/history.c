@@ -87,7 +87,7 @@ static struct pb_event *push(struct pb_history *history)
 static enum pb_status add_records(struct pb_history *history, const uint8_t *at, const struct pb_sample *sample,
                                   struct pb_cursor cursor, uint8_t flags, uint64_t seen_ns)
 {
-	const struct pb_span_ids *span = NULL;
+	const void *span = NULL;
 	uint64_t own = 0;
 	bool all_own = true;
 
@@ -101,7 +101,7 @@ static enum pb_status add_records(struct pb_history *history, const uint8_t *at,
 			return PB_OK;
 		}
 		if (head.kind == PB_RECORD_SPAN) {
-			span = (const void *)(record + offsetof(struct pb_span_record, ids));
+			span = record + offsetof(struct pb_span_record, ids);
 			continue;
 		}
 		event = push(history);
@@ -111,8 +111,8 @@ static enum pb_status add_records(struct pb_history *history, const uint8_t *at,
 			.time_ns = head.time_ns,
 			.instance = sample->instance,
 			.sequence = head.sequence,
-			.record = (const void *)record,
-			.sample = (const void *)at,
+			.record = record,
+			.sample = at,
 			.span = head.flags & PB_FLAG_SPAN ? span : NULL,
 			.seen_ns = seen_ns,
 			.cpu = head.cpu,
@@ -180,10 +180,9 @@ static enum pb_status add_open(struct pb_history *history, const uint8_t *at, co
 		.time_ns = open->time_ns,
 		.instance = sample->instance,
 		.sequence = open->sequence,
-		.record = (const void *)(at + offsetof(struct pb_page_head, open)),
-		.sample = (const void *)(at + sizeof(*page)),
-		.span = open->flags & PB_FLAG_SPAN ? (const void *)(at + offsetof(struct pb_page_head, open_span))
-		                                   : NULL,
+		.record = at + offsetof(struct pb_page_head, open),
+		.sample = at + sizeof(*page),
+		.span = open->flags & PB_FLAG_SPAN ? at + offsetof(struct pb_page_head, open_span) : NULL,
 		.seen_ns = page->seen_ns,
 		.cpu = open->cpu,
 		.flags = PB_EVENT_PAGE | PB_EVENT_IN_FLIGHT,
@@ -218,7 +217,7 @@ static enum pb_status add_page(struct pb_history *history, const uint8_t *at, co
 		.time_ns = page->last_sequence,
 		.instance = sample->instance,
 		.sequence = UINT64_MAX,
-		.sample = (const void *)(at + sizeof(*page)),
+		.sample = at + sizeof(*page),
 		.flags = PB_EVENT_MARK,
 	};
 	status = add_records(history, at + sizeof(*page), sample, cursor, PB_EVENT_PAGE, page->seen_ns);

@@ -37,13 +37,13 @@ struct pb_event {
 	uint64_t time_ns; /* when it began */
 	uint64_t instance;
 	uint64_t sequence;
-	const struct pb_record *record; /* checked: record->bytes lie inside the input */
-	const struct pb_record *entry;  /* captures taken at enter, or NULL */
-	const struct pb_sample *sample; /* that it came in; checked like record. Neither is aligned to 8: ring data lie
-					 * at 4 modulo 8; C code loads them by memcpy */
-	const struct pb_span_ids *span; /* that its thread ran, or NULL; inside the same sample or page */
-	uint64_t seen_ns;               /* in flight: when the page was read (age = seen - time) */
-	uint32_t thread;                /* index into threads */
+	/* Bytes, no structs: ring data lie at 4 modulo 8, and so they are loaded by memcpy only. */
+	const void *record; /* struct pb_record, checked: its bytes lie inside the input */
+	const void *entry;  /* struct pb_record of the captures taken at enter, or NULL */
+	const void *sample; /* struct pb_sample that it came in; checked like record */
+	const void *span;   /* struct pb_span_ids that its thread ran, or NULL; inside the same sample or page */
+	uint64_t seen_ns;   /* in flight: when the page was read (age = seen - time) */
+	uint32_t thread;    /* index into threads */
 	uint16_t cpu;
 	uint8_t flags; /* enum pb_event_flags */
 	uint8_t kind;  /* enum pb_record_kind; 0: a mark */
@@ -58,9 +58,9 @@ struct pb_thread {
 	uint64_t first_sequence;     /* of the events here */
 	uint64_t last_sequence;      /* of the events here, or as its page tells */
 	uint64_t events;
-	uint64_t missing;               /* sequences from 1 to last that are not here: overwritten or lost */
-	uint64_t gap_end_ns;            /* time of the first event behind its last gap; 0: no gap */
-	const struct pb_sample *sample; /* the newest, where tid and comm are from */
+	uint64_t missing;    /* sequences from 1 to last that are not here: overwritten or lost */
+	uint64_t gap_end_ns; /* time of the first event behind its last gap; 0: no gap */
+	const void *sample;  /* struct pb_sample: the newest, where tid and comm are from */
 	/* set by the caller before encoding: events that lie in [span_start_ns, span_end_ns) are thread_window */
 	uint64_t span_start_ns;
 	uint64_t span_end_ns; /* 0: none */

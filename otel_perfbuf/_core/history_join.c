@@ -131,7 +131,7 @@ static bool better(const struct pb_event *event, const struct pb_event *best)
  * end when that was read after the snapshot, which shows it in flight; kind 0: none. */
 static bool merge(struct pb_history *history, uint64_t from, uint64_t to, struct pb_event *merged, struct pb_event *end)
 {
-	const struct pb_record *entry = NULL;
+	const void *entry = NULL;
 	const struct pb_event *best = NULL;
 	uint8_t page = 0;
 
@@ -164,7 +164,7 @@ static bool merge(struct pb_history *history, uint64_t from, uint64_t to, struct
 	return true;
 }
 
-static void newest(struct pb_thread *thread, const struct pb_sample *sample)
+static void newest(struct pb_thread *thread, const void *sample)
 {
 	struct pb_sample now, before;
 

@@ -66,14 +66,14 @@ static const struct pb_argument registers[6] = {
 	{ "arg4", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 }, { "arg5", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 },
 };
 
-static void load_captures(struct pb_capture_view views[6], const struct pb_record *record, uint32_t fixed)
+static void load_captures(struct pb_capture_view views[6], const void *record, uint32_t fixed)
 {
 	struct pb_capture_view view;
 	struct pb_record head;
 
 	memcpy(&head, record, sizeof(head));
 	for (uint32_t i = 0; i < head.captures; i++) {
-		if (!pb_capture_next((const void *)record, head.bytes, &fixed, &view))
+		if (!pb_capture_next(record, head.bytes, &fixed, &view))
 			return;
 		views[view.head.argument] = view;
 	}

@@ -146,6 +146,6 @@ const char *pb_lost_reason(uint32_t reason);
 /* Any event's line, except a system call's. */
 void pb_text_event(struct pb_writer *out, const struct pb_event *event, const struct pb_plan *plan);
 /* The first capture of argument 0 behind a record's fixed part; False: none. */
-bool pb_record_path(const struct pb_record *record, struct pb_capture_view *view);
+bool pb_record_path(const void *record, struct pb_capture_view *view);
 
 #endif

@@ -263,7 +263,7 @@ void pb_text_exit(struct pb_writer *out, const struct pb_plan *plan, int32_t sta
 	}
 }
 
-bool pb_record_path(const struct pb_record *record, struct pb_capture_view *view)
+bool pb_record_path(const void *record, struct pb_capture_view *view)
 {
 	struct pb_record head;
 	uint32_t offset;
@@ -271,7 +271,7 @@ bool pb_record_path(const struct pb_record *record, struct pb_capture_view *view
 	memcpy(&head, record, sizeof(head));
 	offset = pb_record_fixed_bytes(&head);
 	for (uint32_t i = 0; i < head.captures; i++) {
-		if (!pb_capture_next((const void *)record, head.bytes, &offset, view))
+		if (!pb_capture_next(record, head.bytes, &offset, view))
 			return false;
 		if (view->head.argument == 0 && view->head.kind == PB_CAPTURE_STRING &&
 		    !(view->head.flags & PB_CAPTURE_FAULT))
@@ -280,7 +280,7 @@ bool pb_record_path(const struct pb_record *record, struct pb_capture_view *view
 	return false;
 }
 
-static void put_exec(struct pb_writer *out, const struct pb_record *record)
+static void put_exec(struct pb_writer *out, const void *record)
 {
 	struct pb_capture_view path;
 

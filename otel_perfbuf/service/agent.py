@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
@@ -37,14 +37,14 @@ class Agent:
     """Runs one configuration after the other, until it is told to end.
 
     ``load`` gives the configuration, at the start and at each reload; it may raise ConfigError. ``restrict`` is called
-    with the first one before anything is opened or any thread started: it gives up privileges.
+    with the first one before anything is opened or any thread started: it gives up privileges, and tells what is kept.
     """
 
     def __init__(
         self,
         load: Callable[[], Configuration],
         parts: Parts,
-        restrict: Callable[[Configuration], object] = lambda _: None,
+        restrict: Callable[[Configuration], Iterable[str]] = lambda _: (),
         notifier: Notifier | None = None,
     ) -> None:
         self._load = load
@@ -61,8 +61,10 @@ class Agent:
         with _blocked_signals():
             configuration = self._load()
             log.set_up(configuration.service.telemetry.logs.level)
-            self._restrict(configuration)
+            kept = self._restrict(configuration)
             running = self._start(configuration)
+            for sentence in kept:
+                _log.info("%s", sentence)
             _log.info("recording; pid %d", os.getpid())
             self._notifier.ready()
             try:

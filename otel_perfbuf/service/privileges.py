@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import logging
 import os
 import resource
 import stat
@@ -27,8 +26,6 @@ from typing import Final
 from otel_perfbuf.errors import KernelError
 
 __all__ = ["KEPT", "Capability", "drop_capabilities", "raise_limits", "writing_needs"]
-
-_log = logging.getLogger(__name__)
 
 Capability = int
 CAP_DAC_OVERRIDE: Final = 1
@@ -48,7 +45,6 @@ _NAMES: Final = {
     CAP_KILL: "CAP_KILL",
     CAP_NET_BIND_SERVICE: "CAP_NET_BIND_SERVICE",
     CAP_IPC_LOCK: "CAP_IPC_LOCK",
-    CAP_SYS_ADMIN: "CAP_SYS_ADMIN",
 }
 _VERSION_3: Final = 0x20080522
 _PR_CAPBSET_DROP: Final = 24
@@ -100,23 +96,22 @@ def _may_write(found: os.stat_result) -> bool:
     return bool(found.st_mode & stat.S_IWOTH)
 
 
-def drop_capabilities(needs: Mapping[Capability, str] | None = None) -> None:
+def drop_capabilities(needs: Mapping[Capability, str]) -> list[str]:
     """Keeps the four and ``needs`` (and why), of those that are there; no exec can give more from then on.
 
-    Call it while there is one thread. KernelError when the kernel refuses.
+    Gives a sentence for each that is kept besides the four. Call it while there is one thread. KernelError when the
+    kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     header = _Header(_VERSION_3, 0)
     sets = (_Set * 2)()
     _call(libc.capget(ctypes.byref(header), sets), "asking for this process's capabilities")
     permitted = {number for number in range(64) if sets[number // 32].permitted >> number % 32 & 1}
-    kept = permitted & (KEPT | set(needs or ()))
+    kept = permitted & (KEPT | set(needs))
+    sentences = [f"{_NAMES[number]} is kept: {why}" for number, why in needs.items() if number in kept]
     if not {CAP_BPF, CAP_PERFMON} <= permitted and CAP_SYS_ADMIN in permitted:
         kept.add(CAP_SYS_ADMIN)  # it stands for both
-        _log.warning("CAP_SYS_ADMIN is kept, since CAP_BPF and CAP_PERFMON are not there")
-    for number, why in (needs or {}).items():
-        if number in kept:
-            _log.info("%s is kept: %s", _NAMES[number], why)
+        sentences.append("CAP_SYS_ADMIN is kept: CAP_BPF and CAP_PERFMON are not there")
     for number in range(64):
         # Without CAP_SETPCAP the bounding set stays; no_new_privs below does the same for an exec.
         if (
@@ -133,7 +128,7 @@ def drop_capabilities(needs: Mapping[Capability, str] | None = None) -> None:
         sets[half].effective = sets[half].permitted = word
         sets[half].inheritable &= word
     _call(libc.capset(ctypes.byref(header), sets), "dropping capabilities")
-    _log.debug("capabilities kept: %s", " ".join(str(number) for number in sorted(kept)) or "none")
+    return sentences
 
 
 def _call(result: int, doing: str) -> None:

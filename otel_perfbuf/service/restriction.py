@@ -24,12 +24,12 @@ __all__ = ["needs_of", "restrict"]
 _LISTENERS: Final = ("receivers", "extensions")
 
 
-def restrict(configuration: Configuration) -> None:
-    """Raises the limits that recording needs and drops every other privilege, for good."""
+def restrict(configuration: Configuration) -> list[str]:
+    """Raises the limits that recording needs and drops every other privilege, for good; what else is kept, and why."""
     needs = needs_of(configuration)
     if not raise_limits():
         needs[CAP_IPC_LOCK] = "RLIMIT_MEMLOCK cannot be raised, and rings are locked memory"
-    drop_capabilities(needs)
+    return drop_capabilities(needs)
 
 
 def needs_of(configuration: Configuration) -> dict[Capability, str]:

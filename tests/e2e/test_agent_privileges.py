@@ -75,7 +75,8 @@ def test_four_capabilities_are_left_and_do_everything(tmp_path: Path, named_pyth
     mine = [
         item for item in written(tmp_path / "dumps.jsonl").records if item.resource.get("process.pid") == waiting.pid
     ]
-    assert mine[-1].body == f'openat(AT_FDCWD, "{fifo}", O_RDONLY <unfinished ...>'
+    assert mine[-1].body.startswith("openat(AT_FDCWD")
+    assert mine[-1].body.endswith(f', "{fifo}", O_RDONLY <unfinished ...>')
     assert {item.resource["service.name"] for item in mine} == {"of-nobody"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_perfbuf.errors import ConfigError
@@ -427,6 +427,7 @@ _json = st.recursive(
 )
 
 
+@settings(deadline=None)  # a loaded machine is no fault
 @given(st.data())
 def test_no_tree_ends_in_anything_but_problems(data: st.DataObject) -> None:
     """Whatever is put in some place of a good configuration, the outcome is a configuration or a list of problems."""

@@ -24,7 +24,8 @@ STOP_S = 15
 class Agent:
     """A running agent; ``log`` holds what it has said on stderr."""
 
-    def __init__(self, directory: Path, config: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, config: dict[str, Any], environment: dict[str, str] | None = None) -> None:
+        """``environment`` is added to this process's own."""
         self.directory = directory
         self.trigger = directory / "trigger.sock"
         self.control = directory / "control.sock"
@@ -32,7 +33,10 @@ class Agent:
         self._config.write_text(json.dumps(config), encoding="utf-8")
         self.log = ""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "otel_perfbuf", "run", "--config", self._config], stderr=subprocess.PIPE, bufsize=0
+            [sys.executable, "-m", "otel_perfbuf", "run", "--config", self._config],
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, **(environment or {})},
         )
 
     @property

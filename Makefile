@@ -10,7 +10,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # What a rebuild of the C parts depends on; a new file counts too, since make reads the folders anew.
 C_PARTS := setup.py $(wildcard bpf/*.[ch] bpf/Makefile otel_perfbuf/*/*.[ch] otel_perfbuf/*/build*.py)
 
-.PHONY: build demo test lint format bench wheel test-fresh test-asan fuzz bench-readers clean help
+.PHONY: build demo test lint format bench wheel test-fresh test-asan fuzz bench-readers test-decoders clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo 'make test        every test, against the real kernel and a real Collector'
 	@echo 'make lint        style, types, import directions'
 	@echo 'make format      what lint asks of form, done'
+	@echo 'make test-decoders  every system call with ordinary, odd and bad arguments, beside strace: one line a call'
 	@echo 'make test-asan   the unit tests over a build with address and undefined-behaviour sanitizers'
 	@echo 'make bench       what recording costs, beside ftrace'
 	@echo 'make fuzz        what parses bytes in C, under the sanitizers, for FUZZ_SECONDS (60)'
@@ -41,6 +42,9 @@ lint: build $(STAMP)/dev $(STAMP)/system-test
 format: $(STAMP)/dev
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/clang-format -i $$(find bpf otel_perfbuf tests bench -name '*.[ch]' -not -name vmlinux.h)
+
+test-decoders: build $(STAMP)/dev $(STAMP)/system-test
+	@scripts/decoders.sh
 
 test-asan: build $(STAMP)/dev
 	@scripts/asan.sh

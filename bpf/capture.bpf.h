@@ -16,11 +16,14 @@
 enum {
 	ARGV_STRINGS = 64,       /* argv strings captured; strace shows 32 */
 	POINTERS_COUNTED = 1024, /* argv or envp entries counted; more is told as 65535 */
+	ENTRIES = 1024,          /* of a directory counted; more are not told */
+	ENTRY_LENGTH_AT = 16,    /* d_reclen of struct linux_dirent and linux_dirent64 */
+	VECTORS = 16,            /* buffers of a readv or writev captured */
 	EXTENT_MAX = 65535,
 	PAGE_BYTES = 4096,
 };
 
-const volatile struct pb_syscall_rule syscalls[PB_SYSCALLS] = {};
+const volatile struct pb_rules rules = {};
 
 /* Zeroes the pad behind `bytes` data bytes, which would hold another record's bytes, and moves on. */
 static __always_inline void finish_capture(struct scratch *scratch, struct pb_capture *capture, u8 *data, u32 bytes)
@@ -40,7 +43,9 @@ __noinline int count_pointers(u64 at)
 	for (u32 i = 0; i < POINTERS_COUNTED; i++) {
 		u64 pointer = 0;
 
-		if (bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(at + 8 * i)) || !pointer)
+		if (bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(at + 8 * i)))
+			return i ? i : -1;
+		if (!pointer)
 			return i;
 	}
 	return EXTENT_MAX;
@@ -51,11 +56,15 @@ __noinline int capture_strings(struct scratch *scratch, u64 at, u32 room)
 {
 	struct pb_capture *capture;
 	u32 used = 0;
+	int count;
 
 	if (!scratch || scratch->at > RECORD_LIMIT)
 		return 0;
 	capture = (struct pb_capture *)(scratch->record + scratch->at);
-	capture->extent = count_pointers(at);
+	count = count_pointers(at);
+	if (count < 0)
+		capture->flags |= PB_CAPTURE_FAULT;
+	capture->extent = count < 0 ? 0 : count;
 	for (u32 i = 0; i < ARGV_STRINGS; i++) {
 		u8 *data = (u8 *)(capture + 1);
 		u64 pointer = 0;
@@ -122,6 +131,7 @@ static __always_inline void capture_buffer(struct scratch *scratch, struct pb_ca
 			bytes = 0;
 		} else {
 			bytes = page;
+			capture->flags |= PB_CAPTURE_ENDS;
 		}
 	}
 	if (bytes < length && !(capture->flags & PB_CAPTURE_FAULT))
@@ -129,49 +139,140 @@ static __always_inline void capture_buffer(struct scratch *scratch, struct pb_ca
 	finish_capture(scratch, capture, data, bytes);
 }
 
-/* How many bytes the rule's memory has; < 0: nothing to capture. */
-static __always_inline s64 capture_length(const volatile struct pb_capture_rule *rule, const struct captured_call *call,
-                                          u32 *fault)
+/* How many there are of what the rule counts; -1: nothing to capture. */
+static __always_inline s64 rule_count(const volatile struct pb_capture_rule *rule, const struct captured_call *call,
+                                      u64 memory, u32 *fault)
 {
 	u32 argument = rule->length, word = 0;
+	u64 value = 0;
 
 	switch (rule->length_from) {
-	case PB_LENGTH_ARGUMENT:
-		return argument < 6 ? call->args[argument] & 0x7fffffffffffffffULL : 0;
+	case PB_LENGTH_FIXED:
+		return argument;
 	case PB_LENGTH_RESULT:
 		return call->result;
+	case PB_LENGTH_FIELD4:
+		*fault = bpf_probe_read_user(&word, sizeof(word), (void *)(memory + argument)) != 0;
+		return word;
+	case PB_LENGTH_FIELD8:
+		*fault = bpf_probe_read_user(&value, sizeof(value), (void *)(memory + argument)) != 0;
+		break;
 	case PB_LENGTH_POINTER:
 		if (call->result < 0 || argument >= 6 || !call->args[argument])
 			return -1; /* the kernel writes a value-result length on success only */
-		if (bpf_probe_read_user(&word, sizeof(word), (void *)call->args[argument]))
-			*fault = 1;
+		*fault = bpf_probe_read_user(&word, sizeof(word), (void *)call->args[argument]) != 0;
 		return word;
+	case PB_LENGTH_UINT:
+		return argument < 6 ? (u32)call->args[argument] : 0;
+	case PB_LENGTH_INT:
+		return argument < 6 ? (s32)call->args[argument] : 0;
+	case PB_LENGTH_BITS:
+		if (argument >= 6 || (s32)call->args[argument] < 0)
+			return -1;
+		return ((u32)call->args[argument] + 63ULL) / 64 * 8;
 	default:
-		return argument;
+		value = argument < 6 ? call->args[argument] : 0;
 	}
+	if (rule->scale && value >= 1ULL << 58)
+		return -1; /* so many that their bytes cannot be counted */
+	return value > 0x7fffffff ? 0x7fffffff : value;
 }
 
-/* Rule `index` of syscall `number`. */
-__noinline int capture_one(struct scratch *scratch, u32 number, u32 index)
+/* Entries of a directory in `bytes` bytes at `at`; 0: more than can be counted. */
+__noinline int count_entries(u64 at, u32 bytes)
+{
+	u32 used = 0;
+
+	for (u32 i = 0; i < ENTRIES; i++) {
+		u16 length = 0;
+
+		if (used >= bytes)
+			return i;
+		if (bpf_probe_read_user(&length, sizeof(length), (void *)(at + used + ENTRY_LENGTH_AT)) || !length)
+			return 0;
+		used += length;
+	}
+	return 0;
+}
+
+/* What `count` iovecs at `at` point to. `each`: bytes of a buffer at most; `left`: bytes that were moved. */
+__noinline int capture_vector(struct scratch *scratch, u64 at, u32 count, u32 each, u64 left)
+{
+	struct pb_capture *capture;
+	u32 used = 0;
+
+	if (!scratch || scratch->at > RECORD_LIMIT - 2 * sizeof(*capture))
+		return 0;
+	capture = (struct pb_capture *)(scratch->record + scratch->at);
+	capture->extent = count < EXTENT_MAX ? count : EXTENT_MAX;
+	for (u32 i = 0; i < VECTORS; i++) {
+		u8 *data = (u8 *)(capture + 1);
+		u64 iov[2], bytes;
+
+		if (i >= count || used + each + 16 > CAPTURE_LIMIT / 2 ||
+		    bpf_probe_read_user(iov, sizeof(iov), (void *)(at + 16 * i)))
+			break;
+		bytes = iov[1] < left ? iov[1] : left;
+		left -= bytes;
+		if (bytes > each)
+			bytes = each;
+		used &= CAPTURE_LIMIT / 2 - 1;
+		bytes &= CAPTURE_LIMIT / 2 - 1;
+		data += used;
+		if (bytes && bpf_probe_read_user(data + 8, bytes, (void *)iov[0]))
+			*(u64 *)data = ~0ULL; /* cannot be read */
+		else
+			*(u64 *)data = bytes;
+		used += 8 + ((bytes + 7) & ~7ULL);
+	}
+	finish_capture(scratch, capture, (u8 *)(capture + 1), used);
+	return 0;
+}
+
+static __always_inline int is_due(u32 when, u32 moment, s64 result)
+{
+	return when == moment || when == PB_AT_BOTH || (when == PB_AT_SUCCESS && moment == PB_AT_EXIT && result >= 0);
+}
+
+static __always_inline int rule_holds(const volatile struct pb_capture_rule *rule, const struct captured_call *call)
+{
+	u32 first = rule->if_argument[0], second = rule->if_argument[1];
+
+	if (!rule->if_mask[0])
+		return 1;
+	if (first >= 6 || ((u32)call->args[first] & rule->if_mask[0]) != rule->if_value[0])
+		return 0;
+	return !rule->if_mask[1] || (second < 6 && ((u32)call->args[second] & rule->if_mask[1]) == rule->if_value[1]);
+}
+
+/* Rule `index` of all, if it is due at that moment and the first of its memory. */
+__noinline int capture_one(struct scratch *scratch, u32 index, u32 moment)
 {
 	const volatile struct pb_capture_rule *rule;
 	const struct captured_call *call;
 	struct pb_capture *capture;
 	u32 at, kind, argument, room, fault = 0;
-	s64 length;
-	u64 pointer;
+	u64 pointer, memory, slot;
+	s64 count;
 
-	if (!scratch || number >= PB_SYSCALLS || index >= PB_CAPTURES)
+	if (!scratch || index >= PB_RULES)
 		return 0;
-	rule = &syscalls[number].captures[index];
+	rule = &rules.captures[index];
 	call = &scratch->call;
+	slot = 1ULL << (((u32)rule->argument * PB_PARTS + rule->part) & 63);
+	if (scratch->done & slot || !is_due(rule->when, moment, call->result) || !rule_holds(rule, call))
+		return 0;
+	scratch->done |= slot;
 	at = scratch->at;
 	kind = rule->kind;
 	argument = rule->argument;
 	if (argument >= 6 || at > RECORD_LIMIT - 2 * sizeof(*capture))
 		return 0;
-	pointer = call->args[argument];
+	pointer = memory = call->args[argument];
 	if (!pointer)
+		return 0;
+	if (rule->behind &&
+	    (bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(memory + rule->offset)) || !pointer))
 		return 0;
 	room = RECORD_LIMIT - at - sizeof(*capture);
 	if (room > rule->max_bytes)
@@ -182,6 +283,7 @@ __noinline int capture_one(struct scratch *scratch, u32 number, u32 index)
 	*(u64 *)capture = 0;
 	capture->argument = argument;
 	capture->kind = kind;
+	capture->part = rule->part;
 
 	switch (kind) {
 	case PB_CAPTURE_STRING:
@@ -191,46 +293,60 @@ __noinline int capture_one(struct scratch *scratch, u32 number, u32 index)
 		capture_strings(scratch, pointer, room);
 		return 1;
 	case PB_CAPTURE_COUNT:
-		capture->extent = count_pointers(pointer);
+		count = count_pointers(pointer);
+		if (count < 0)
+			capture->flags |= PB_CAPTURE_FAULT;
+		capture->extent = count < 0 ? 0 : count;
 		finish_capture(scratch, capture, (u8 *)(capture + 1), 0);
 		return 1;
 	case PB_CAPTURE_WORD:
 		capture_buffer(scratch, capture, pointer, 4, 4);
 		return 1;
-	default:
-		length = capture_length(rule, call, &fault);
-		if (length < 0)
-			return 0;
-		if (fault) {
-			capture->flags = PB_CAPTURE_FAULT;
+	case PB_CAPTURE_ENTRIES:
+		capture->extent = count_entries(pointer, call->result);
+		if (capture->extent || !call->result)
 			finish_capture(scratch, capture, (u8 *)(capture + 1), 0);
-			return 1;
-		}
-		capture_buffer(scratch, capture, pointer, length, room);
 		return 1;
 	}
-}
+	count = rule_count(rule, call, memory, &fault);
+	if (count < 0)
+		return 0;
+	if (kind == PB_CAPTURE_VECTOR) {
+		u64 left = rule->when == PB_AT_SUCCESS ? (u64)call->result : ~0ULL;
 
-static __always_inline int is_due(u32 when, u32 moment, s64 result)
-{
-	return when == moment || when == PB_AT_BOTH || (when == PB_AT_SUCCESS && moment == PB_AT_EXIT && result >= 0);
+		if (rule->when == PB_AT_SUCCESS)
+			capture->flags |= PB_CAPTURE_CUT; /* as far as the result */
+		capture_vector(scratch, pointer, count, room, left);
+		return 1;
+	}
+	if (fault) {
+		capture->flags = PB_CAPTURE_FAULT;
+		finish_capture(scratch, capture, (u8 *)(capture + 1), 0);
+		return 1;
+	}
+	if (rule->scale)
+		count *= rule->scale;
+	capture_buffer(scratch, capture, pointer, count, room);
+	return 1;
 }
 
 /* Runs the rules of one moment (PB_AT_ENTER, PB_AT_EXIT) on scratch->call. `fixed` bytes of record stand before the
  * captures; gives the record's whole size. */
 static __noinline u32 capture_all(struct scratch *scratch, u32 number, u32 moment, u32 fixed)
 {
+	u32 first, count;
+
 	scratch->at = fixed;
 	scratch->captures = 0;
+	scratch->done = 0;
 	if (number >= PB_SYSCALLS)
 		return fixed;
-	for (u32 i = 0; i < PB_CAPTURES; i++) {
-		const volatile struct pb_capture_rule *rule = &syscalls[number].captures[i];
-
-		if (rule->kind == PB_CAPTURE_NONE)
+	first = rules.syscalls[number].first;
+	count = rules.syscalls[number].count;
+	for (u32 i = 0; i < PB_SYSCALL_CAPTURES; i++) {
+		if (i >= count)
 			break;
-		if (is_due(rule->when, moment, scratch->call.result))
-			capture_one(scratch, number, i);
+		capture_one(scratch, first + i, moment);
 	}
 	return scratch->at;
 }

@@ -55,6 +55,7 @@ struct scratch {
 	u8 slack[2 * CAPTURE_LIMIT + 64];
 	u32 at;       /* where the next capture begins in .record */
 	u32 captures; /* how many there are */
+	u64 done;     /* bits: memory that a rule has captured at this moment */
 	u64 now;      /* when its event happened */
 	struct captured_call call;
 };

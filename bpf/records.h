@@ -36,8 +36,10 @@ enum pb_limits {
 	PB_PAGE_RECORD_BYTES = 960, /* records a thread page holds, in bytes */
 	PB_SAMPLE_MAX_BYTES = 8192, /* the largest sample any program sends */
 	PB_COMM_BYTES = 16,
-	PB_SYSCALLS = 512, /* numbers 0..511 have a row in the tables */
-	PB_CAPTURES = 4,   /* captured arguments a syscall can have */
+	PB_SYSCALLS = 512,        /* numbers 0..511 have a row in the tables */
+	PB_RULES = 1024,          /* capture rules of all syscalls together */
+	PB_SYSCALL_CAPTURES = 96, /* ... of one of them */
+	PB_PARTS = 12,            /* captures that one argument can have at one moment */
 	PB_EXECUTABLE_BYTES = 256,
 	PB_ENVIRONMENT_BYTES = 512,
 };
@@ -116,20 +118,24 @@ enum pb_capture_kind {
 	PB_CAPTURE_STRUCT = 5,   /* a struct of fixed size */
 	PB_CAPTURE_STRINGS = 6,  /* argv: strings, each with its NUL; extent = how many there are in all */
 	PB_CAPTURE_COUNT = 7,    /* envp: no bytes, extent = how many */
+	PB_CAPTURE_VECTOR = 8,   /* what an array of iovec points to: for each a u64, its captured bytes, then those,
+				  * padded to 8; extent = how many iovecs there are in all */
+	PB_CAPTURE_ENTRIES = 9,  /* struct linux_dirent(64): no bytes, extent = how many lie in the result's bytes */
 };
 
 enum pb_capture_flags {
 	PB_CAPTURE_CUT = 1,   /* more bytes were there than were captured */
 	PB_CAPTURE_FAULT = 2, /* the memory could not be read: no bytes */
+	PB_CAPTURE_ENDS = 4,  /* what follows the captured bytes could not be read */
 };
 
 struct pb_capture {
 	uint8_t argument; /* 0..5 */
 	uint8_t kind;     /* enum pb_capture_kind */
 	uint8_t flags;    /* enum pb_capture_flags */
-	uint8_t reserved;
-	uint16_t bytes;  /* data bytes that follow, without padding */
-	uint16_t extent; /* see the kind; 65535 = that or more */
+	uint8_t part;     /* 0: the argument's own memory; else what that points to, as the rule numbers it */
+	uint16_t bytes;   /* data bytes that follow, without padding */
+	uint16_t extent;  /* see the kind; 65535 = that or more */
 };
 
 struct pb_signal {
@@ -287,7 +293,7 @@ struct pb_stats {
 	uint64_t lost_alerts;  /* that `alerts` had no room or no ring for */
 };
 
-/* rodata `syscalls[PB_SYSCALLS]`, made by otel_perfbuf.records from the syscall tables */
+/* rodata `rules`, made by otel_perfbuf.records from the syscall tables */
 enum pb_capture_when {
 	PB_AT_EXIT = 0,
 	PB_AT_ENTER = 1,
@@ -295,20 +301,33 @@ enum pb_capture_when {
 	PB_AT_SUCCESS = 3, /* at exit, when the result is not negative: an output; counts in exit_rules */
 };
 
-enum pb_capture_length {                         /* how many bytes a BUFFER or SOCKADDR has */
+enum pb_capture_length {                         /* how many the memory has of .scale bytes (0: 1) */
 	                 PB_LENGTH_FIXED = 0,    /* .length itself */
 	                 PB_LENGTH_ARGUMENT = 1, /* the value of argument number .length */
 	                 PB_LENGTH_RESULT = 2,   /* the result, when it is not negative */
 	                 PB_LENGTH_POINTER = 3,  /* the 32-bit word that argument number .length points to */
+	                 PB_LENGTH_FIELD4 = 4,   /* the 32-bit word at offset .length of the argument's memory */
+	                 PB_LENGTH_FIELD8 = 5,   /* the 64-bit word there */
+	                 PB_LENGTH_BITS = 6, /* the value of argument number .length are bits, in whole 64-bit words */
+	                 PB_LENGTH_UINT = 7, /* the lower 32 bits of argument number .length */
+	                 PB_LENGTH_INT = 8,  /* the same, signed: a negative one has no memory */
 };
 
+/* The first rule of an (argument, part) that is due and whose two conditions hold is taken. */
 struct pb_capture_rule {
-	uint8_t kind; /* enum pb_capture_kind; NONE ends the list */
+	uint8_t kind; /* enum pb_capture_kind */
 	uint8_t argument;
 	uint8_t when;        /* enum pb_capture_when */
 	uint8_t length_from; /* enum pb_capture_length */
 	uint16_t length;
-	uint16_t max_bytes; /* captured at most; <= 4096 */
+	uint16_t max_bytes; /* captured at most; <= 4096 (of a VECTOR: of each of its buffers) */
+	uint16_t scale;
+	uint8_t part;   /* goes into the capture; < PB_PARTS */
+	uint8_t behind; /* 1: not the argument's memory, but that of the pointer at .offset in it */
+	uint16_t offset;
+	uint8_t if_argument[2]; /* holds when (args[] & mask) == value; mask 0 and value 0 always hold */
+	uint32_t if_mask[2];
+	uint32_t if_value[2];
 };
 
 enum pb_syscall_flags {
@@ -322,10 +341,15 @@ enum pb_syscall_flags {
 struct pb_syscall_rule {
 	uint8_t arguments;   /* 0..6 */
 	uint8_t flags;       /* enum pb_syscall_flags */
-	uint8_t enter_rules; /* how many rules have something to do at enter */
+	uint8_t enter_rules; /* how many rules may have something to do at enter */
 	uint8_t exit_rules;  /* ... at exit */
-	uint32_t reserved;
-	struct pb_capture_rule captures[PB_CAPTURES];
+	uint16_t first;      /* its rules: rules.captures[first .. first + count) */
+	uint16_t count;
+};
+
+struct pb_rules {
+	struct pb_syscall_rule syscalls[PB_SYSCALLS];
+	struct pb_capture_rule captures[PB_RULES];
 };
 
 enum pb_alert_kind {

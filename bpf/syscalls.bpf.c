@@ -36,7 +36,7 @@ union records *records = NULL;
 static __always_inline int waits_for(u32 flags, u64 number)
 {
 	return (flags & (PB_PAGE_WAIT_EXEC | PB_PAGE_EXCLUDED)) == PB_PAGE_WAIT_EXEC && number < PB_SYSCALLS &&
-	       syscalls[number].flags & PB_SYSCALL_EXEC;
+	       rules.syscalls[number].flags & PB_SYSCALL_EXEC;
 }
 
 /* Begins the call in the page's fixed place. 0: it is filtered out. */
@@ -48,7 +48,7 @@ static __always_inline int fill_open(struct page *page, struct task_struct *task
 	int compat = arch_is_compat(task);
 
 	if (number < PB_SYSCALLS && !compat) {
-		const volatile struct pb_syscall_rule *rule = &syscalls[number];
+		const volatile struct pb_syscall_rule *rule = &rules.syscalls[number];
 
 		if (!(rule->flags & PB_SYSCALL_RECORDED))
 			return 0;
@@ -119,7 +119,7 @@ int perfbuf_sys_enter(u64 *ctx)
 	}
 	page->head.flags = flags;
 	page_end(page);
-	if (flags & PB_PAGE_OPEN && number < PB_SYSCALLS && syscalls[number].enter_rules &&
+	if (flags & PB_PAGE_OPEN && number < PB_SYSCALLS && rules.syscalls[number].enter_rules &&
 	    !(page->head.open.record.flags & PB_FLAG_COMPAT))
 		capture_at_enter(ctx, page, number);
 	return 0;
@@ -231,7 +231,8 @@ int perfbuf_sys_exit(u64 *ctx)
 		/* a filtered call ends here, before the clock is read */
 		u64 number = arch_number(regs);
 
-		if (flags & PB_PAGE_ENTERED && number < PB_SYSCALLS && !(syscalls[number].flags & PB_SYSCALL_RECORDED))
+		if (flags & PB_PAGE_ENTERED && number < PB_SYSCALLS &&
+		    !(rules.syscalls[number].flags & PB_SYSCALL_RECORDED))
 			return 0;
 		now = bpf_ktime_get_ns();
 		if (!open_at_exit(page, regs, result, now))

@@ -47,6 +47,42 @@ enum pb_argument_kind {
 	PB_ARG_FILE_MODE,      /* S_IFREG|0644 */
 	PB_ARG_ERROR_POINTER,  /* captured word at exit, an errno: [ECONNREFUSED], [0] */
 	PB_ARG_SIGSET,         /* captured struct of 8 bytes: [INT CHLD], ~[] */
+	PB_ARG_IOVEC,          /* captured array of iovec, part 1: what they point to: [{iov_base="ab", iov_len=2}] */
+	PB_ARG_MESSAGE,        /* captured msghdr, parts as text_message.c lists them */
+	PB_ARG_MESSAGES,       /* captured array of mmsghdr, parts for the first two */
+	PB_ARG_FDSET,          /* captured bits: [3 4] */
+	PB_ARG_CPUSET,         /* captured bits: [0 1] */
+	PB_ARG_BITS,           /* captured words of bits in hex: [0x0000000000000003] */
+	PB_ARG_BUFFER_HEX,     /* a buffer, every byte in hex: "\x01\x00" */
+	PB_ARG_SIGSET_SIZE,    /* captured pointer and size, part 1 the set: {sigmask=[INT], sigsetsize=8} */
+	PB_ARG_REMAINING,      /* captured timespec at exit: written only when a signal ended the wait */
+	PB_ARG_OPTION,         /* a socket option's value: [1]; fewer than 4 bytes in hex */
+	PB_ARG_OPTION_TEXT,    /* one of 4 bytes [1], else quoted */
+	PB_ARG_ENTRIES,        /* of a directory, counted at exit: the address, and "N entries" as a comment */
+	/* an argument or a field whose text needs the value alone */
+	PB_ARG_LIMIT,         /* of an rlimit: 4*1024, RLIM64_INFINITY */
+	PB_ARG_DEVICE,        /* makedev(0x1, 0x3) */
+	PB_ARG_HANDLER,       /* SIG_DFL, SIG_IGN, an address */
+	PB_ARG_IPC_FLAGS,     /* table: names|octal mode: IPC_CREAT|0644 */
+	PB_ARG_UID,           /* unsigned, the highest as -1 */
+	PB_ARG_PRIORITY,      /* an ioprio: IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 4) */
+	PB_ARG_ERRNO,         /* a positive errno: ECONNREFUSED */
+	PB_ARG_QUOTA_COMMAND, /* QCMD(Q_SYNC, USRQUOTA) */
+	PB_ARG_OCTAL,         /* 0644 whatever its width */
+	PB_ARG_HEX32,         /* hex of the lower 32 bits */
+	PB_ARG_HEX_WIDE,      /* hex of the field's whole width: 0x00000001 */
+	/* fields only */
+	PB_ARG_TEXT,           /* .bytes of characters up to a NUL: "Linux" */
+	PB_ARG_BYTES,          /* .bytes quoted, all in hex: "\x01\x00" */
+	PB_ARG_DATE,           /* a struct timespec with its date as a comment, UTIME_NOW, UTIME_OMIT */
+	PB_ARG_DATE_USEC,      /* a struct timeval likewise */
+	PB_ARG_DATE_SECONDS,   /* seconds with their date as a comment */
+	PB_ARG_TTY_OUTPUT,     /* c_oflag */
+	PB_ARG_TTY_CONTROL,    /* c_cflag */
+	PB_ARG_TTY_FLAGS,      /* FLAGS, nothing when there is none */
+	PB_ARG_NEGATIVE_ERRNO, /* -EFAULT */
+	PB_ARG_INET,           /* inet_addr("127.0.0.1") */
+	PB_ARG_INET6,          /* inet_pton(AF_INET6, "::1", &NAME) */
 	PB_ARG_KINDS
 };
 
@@ -67,10 +103,11 @@ struct pb_argument {
 	const char *name;          /* tracefs name: "filename" */
 	uint8_t kind;              /* enum pb_argument_kind */
 	uint8_t shown_if_argument; /* 0: always shown; else 1 + the argument that .shown_if_mask is looked up in */
-	uint8_t reserved[2];
-	uint32_t table;         /* index into tables (PB_ARG_STRUCT: into structs) */
-	const char *prefix;     /* NULL, or what strace writes in front: "flags=" */
-	uint64_t shown_if_mask; /* shown only when that argument has one of these bits */
+	uint8_t wide;              /* 1: FLAGS, ENUM and HEX of all 64 bits, else of the lower 32 */
+	uint8_t change;            /* 1: the call changes it: what was given, then " => " and what came back */
+	uint32_t table;            /* index into tables (PB_ARG_STRUCT: into structs) */
+	const char *prefix;        /* NULL, or what strace writes in front: "flags=" */
+	uint64_t shown_if_mask;    /* shown only when that argument has one of these bits */
 };
 
 /* Holds when (args[.argument] & mask) == value; mask 0 and value 0 always hold. */
@@ -94,11 +131,18 @@ struct pb_variant {
 
 /* A field of a captured struct. */
 struct pb_field {
-	const char *name; /* "tv_sec" */
+	const char *name; /* "tv_sec"; NULL: the value alone */
 	uint16_t offset;
-	uint8_t bytes; /* 1, 2, 4, 8 */
-	uint8_t kind;  /* enum pb_argument_kind: a scalar one, FLAGS, ENUM, MODE, FILE_MODE */
-	uint32_t table;
+	uint16_t bytes;   /* of a value 1, 2, 4, 8; of TEXT and BYTES any number */
+	uint8_t kind;     /* enum pb_argument_kind: one that needs the value alone, STRUCT, or one for fields only */
+	uint8_t count;    /* > 1: that many one after the other: [a, b] */
+	uint8_t if_not;   /* 1: shown when the condition does not hold */
+	uint8_t if_bytes; /* 0: always shown; else shown when (the word at .if_offset & mask) == value */
+	uint32_t table;   /* STRUCT: index into structs */
+	uint16_t if_offset;
+	uint16_t reserved;
+	uint64_t if_mask;
+	uint64_t if_value;
 };
 
 struct pb_struct {
@@ -107,6 +151,10 @@ struct pb_struct {
 	uint16_t bytes; /* of the whole struct; an array's element */
 	uint8_t array;  /* 1: as many as were captured, in [] */
 	uint8_t more;   /* 1: strace abbreviates it: ends in ", ..." */
+	uint16_t least; /* fewer captured bytes show the address; fields behind the captured ones are left out */
+	uint8_t tail;   /* 1: bytes behind the known ones that are not zero are shown, 2: as "..." */
+	uint8_t bare;   /* 1: without {} */
+	uint32_t most;  /* elements of an array shown; 0: 32 */
 };
 
 /* What a call that worked does to its process's fds; made from data/fd_rules.tsv. */
@@ -150,13 +198,21 @@ struct pb_syscall_plan {
 	uint8_t result_kind; /* SIGNED, LONG, FD; HEX and POINTER 0x...; MODE octal; FLAGS hex and names */
 	uint8_t flags;       /* enum pb_syscall_flags: NO_RETURN */
 	uint8_t order[6];    /* 1 + argument numbers in the order shown (clone); order[0] == 0: as they come */
-	uint8_t reserved[7];
+	uint8_t remark;      /* enum pb_remark: what follows the result */
+	uint8_t reserved[6];
 	struct pb_argument args[6];
 	const char *result_zero;           /* NULL, or what strace adds to a result of 0: "Timeout" */
 	const struct pb_variant *variants; /* the first that fits is taken */
 	uint32_t variant_count;
 	uint32_t result_table; /* result_kind FLAGS, FLAGS_VALUE: = 0x8002 (flags O_RDWR|O_LARGEFILE) */
 	struct pb_fd_rule fds;
+};
+
+/* What strace adds to a result above 0, out of what was captured at exit. */
+enum pb_remark {
+	PB_REMARK_NONE = 0,
+	PB_REMARK_POLL,   /* ([{fd=3, revents=POLLIN}], left {...}): argument 0, the time left in argument 2 */
+	PB_REMARK_SELECT, /* (in [3], left {...}): arguments 1 to 3, the time left in argument 4 */
 };
 
 struct pb_plan {
@@ -175,7 +231,11 @@ struct pb_plan {
 	uint32_t struct_count;
 	const struct pb_struct *structs;
 	uint32_t families_table; /* sa_family's names: index into tables, ENUM */
-	uint32_t wait_table;     /* reserved */
+	uint32_t poll_table;     /* POLLIN ...: FLAGS */
+	uint32_t message_table;  /* MSG_...: FLAGS */
+	uint32_t levels_table;   /* SOL_...: ENUM */
+	uint32_t timespec;       /* index into structs */
+	uint32_t timeval;
 };
 
 /* cffi: end */

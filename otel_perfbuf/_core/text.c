@@ -15,7 +15,13 @@ typedef void render(struct pb_writer *out, const struct pb_call *call, const str
 static void put_value(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
                       uint32_t index)
 {
-	pb_put_scalar(out, call->plan, argument->kind, call->syscall.args[index], argument->table);
+	uint64_t value = call->syscall.args[index];
+
+	/* an int's register may have anything in its upper half */
+	if (!argument->wide && (argument->kind == PB_ARG_FLAGS || argument->kind == PB_ARG_FLAGS_VALUE ||
+	                        argument->kind == PB_ARG_ENUM || argument->kind == PB_ARG_IPC_FLAGS))
+		value = (uint32_t)value;
+	pb_put_scalar(out, call->plan, argument->kind, value, argument->table);
 }
 
 static void put_fd(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
@@ -57,13 +63,35 @@ static render *const renderers[PB_ARG_KINDS] = {
 	[PB_ARG_CLONE_FLAGS] = put_value,
 	[PB_ARG_FILE_MODE] = put_value,
 	[PB_ARG_SIGSET] = pb_put_memory,
+	[PB_ARG_IOVEC] = pb_put_memory,
+	[PB_ARG_MESSAGE] = pb_put_memory,
+	[PB_ARG_MESSAGES] = pb_put_memory,
+	[PB_ARG_FDSET] = pb_put_memory,
+	[PB_ARG_CPUSET] = pb_put_memory,
+	[PB_ARG_BITS] = pb_put_memory,
+	[PB_ARG_BUFFER_HEX] = pb_put_memory,
+	[PB_ARG_SIGSET_SIZE] = pb_put_memory,
+	[PB_ARG_REMAINING] = pb_put_memory,
+	[PB_ARG_OPTION] = pb_put_memory,
+	[PB_ARG_OPTION_TEXT] = pb_put_memory,
+	[PB_ARG_ENTRIES] = pb_put_memory,
+	[PB_ARG_LIMIT] = put_value,
+	[PB_ARG_DEVICE] = put_value,
+	[PB_ARG_HANDLER] = put_value,
+	[PB_ARG_IPC_FLAGS] = put_value,
+	[PB_ARG_UID] = put_value,
+	[PB_ARG_PRIORITY] = put_value,
+	[PB_ARG_ERRNO] = put_value,
+	[PB_ARG_QUOTA_COMMAND] = put_value,
+	[PB_ARG_OCTAL] = put_value,
+	[PB_ARG_HEX32] = put_value,
 };
 
 /* Unknown calls show what is in their registers. */
 static const struct pb_argument registers[6] = {
-	{ "arg0", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 }, { "arg1", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 },
-	{ "arg2", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 }, { "arg3", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 },
-	{ "arg4", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 }, { "arg5", PB_ARG_HEX, 0, { 0, 0 }, 0, NULL, 0 },
+	{ .name = "arg0", .kind = PB_ARG_HEX }, { .name = "arg1", .kind = PB_ARG_HEX },
+	{ .name = "arg2", .kind = PB_ARG_HEX }, { .name = "arg3", .kind = PB_ARG_HEX },
+	{ .name = "arg4", .kind = PB_ARG_HEX }, { .name = "arg5", .kind = PB_ARG_HEX },
 };
 
 static void load_captures(struct pb_capture_view views[6], const void *record, uint32_t fixed)
@@ -75,7 +103,8 @@ static void load_captures(struct pb_capture_view views[6], const void *record, u
 	for (uint32_t i = 0; i < head.captures; i++) {
 		if (!pb_capture_next(record, head.bytes, &fixed, &view))
 			return;
-		views[view.head.argument] = view;
+		if (!view.head.part)
+			views[view.head.argument] = view;
 	}
 }
 
@@ -121,6 +150,7 @@ void pb_call_load(struct pb_call *call, const struct pb_event *event, const stru
 	memset(call, 0, offsetof(struct pb_call, spans));
 	call->span_count = 0;
 	call->plan = plan;
+	call->event = event;
 	call->in_flight = event->flags & PB_EVENT_IN_FLIGHT;
 	memcpy(syscall, event->record, offsetof(struct pb_syscall, args));
 	memcpy(syscall->args, (const uint8_t *)event->record + offsetof(struct pb_syscall, args),
@@ -230,6 +260,30 @@ static void put_error(struct pb_writer *out, const struct pb_call *call)
 	}
 }
 
+/* A captured part of an argument (1: what its memory points to ...), at exit, else at enter. */
+bool pb_find_part(const struct pb_call *call, uint32_t index, uint32_t part, struct pb_capture_view *view)
+{
+	const struct pb_record *const records[2] = { call->in_flight ? NULL : call->event->record, call->event->entry };
+
+	for (uint32_t k = 0; k < 2; k++) {
+		struct pb_record head;
+		uint32_t at;
+
+		if (!records[k])
+			continue;
+		memcpy(&head, records[k], sizeof(head));
+		at = k ? sizeof(struct pb_record) : 48u + 8u * head.arguments;
+		for (uint32_t i = 0; i < head.captures; i++) {
+			if (!pb_capture_next((const void *)records[k], head.bytes, &at, view))
+				break;
+			if (view->head.argument == index && view->head.part == part &&
+			    !(view->head.flags & PB_CAPTURE_FAULT))
+				return true;
+		}
+	}
+	return false;
+}
+
 /* 0x8402 (flags O_RDWR|O_APPEND|O_LARGEFILE); FLAGS without a bit: 0. */
 static void put_flags_result(struct pb_writer *out, const struct pb_plan *plan, uint8_t kind, uint32_t table,
                              uint64_t value)
@@ -277,6 +331,16 @@ static void put_success(struct pb_writer *out, const struct pb_call *call)
 		pb_put_signed(out, (int64_t)value);
 		pb_put_result_name(out, call);
 		break;
+	case PB_ARG_DATE_SECONDS: /* its comment in the result's brackets */
+		pb_put_signed(out, (int64_t)value);
+		pb_put_date_result(out, (int64_t)value);
+		break;
+	case PB_ARG_PRIORITY:
+		pb_put_signed(out, (int64_t)value);
+		pb_put(out, " (");
+		pb_put_scalar(out, call->plan, kind, value, table);
+		pb_put_char(out, ')');
+		break;
 	default:
 		pb_put_signed(out, (int64_t)value);
 	}
@@ -285,6 +349,8 @@ static void put_success(struct pb_writer *out, const struct pb_call *call)
 		pb_put(out, call->row->result_zero);
 		pb_put_char(out, ')');
 	}
+	if (value && call->row && call->row->remark)
+		pb_put_remark(out, call);
 }
 
 static void put_result(struct pb_writer *out, const struct pb_call *call)

@@ -54,7 +54,8 @@ struct pb_call {
 	uint32_t arguments; /* to be shown at most */
 	uint32_t error;     /* errno, 0: none */
 	bool in_flight;
-	struct pb_capture_view enter[6]; /* head.kind PB_CAPTURE_NONE: was not captured */
+	const struct pb_event *event;    /* for its captures of other parts */
+	struct pb_capture_view enter[6]; /* part 0; head.kind PB_CAPTURE_NONE: was not captured */
 	struct pb_capture_view exit[6];
 	const struct pb_fd_names *fds; /* NULL: fds are bare */
 	uint32_t process;
@@ -93,6 +94,7 @@ void pb_put_octal(struct pb_writer *out, uint64_t value);   /* 0644; at least th
 /* strace's escapes, without the quotes. */
 void pb_put_escaped(struct pb_writer *out, const uint8_t *bytes, uint64_t size);
 void pb_put_quoted(struct pb_writer *out, const uint8_t *bytes, uint64_t size, bool cut);
+void pb_put_quoted_hex(struct pb_writer *out, const uint8_t *bytes, uint64_t size); /* "\x01\x00" */
 
 /* text_scalar.c */
 const char *pb_name_find(const struct pb_name *rows, uint32_t count, uint64_t value);
@@ -109,7 +111,29 @@ bool pb_scalar_integer(uint8_t kind, uint64_t value, int64_t *integer);
 /* text_memory.c: what was captured behind a pointer; the address where nothing was. */
 void pb_put_memory(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
                    uint32_t index);
+/* The newest usable capture of an argument's own memory, of any kind that is bytes (struct, buffer, word). */
+const struct pb_capture_view *pb_find_bytes(const struct pb_call *call, uint32_t index);
+bool pb_usable_bytes(const struct pb_capture_view *view);
+/* Another part of an argument, at exit, else at enter. False: was not captured or could not be read. */
+bool pb_find_part(const struct pb_call *call, uint32_t index, uint32_t part, struct pb_capture_view *view);
+/* text_message.c */
+bool pb_put_iovec(struct pb_writer *out, const struct pb_call *call, uint32_t index);
+bool pb_put_message(struct pb_writer *out, const struct pb_call *call, uint32_t index);
+bool pb_put_messages(struct pb_writer *out, const struct pb_call *call, uint32_t index);
+/* text_bits.c */
+bool pb_put_bits(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument, uint32_t index);
+void pb_put_remark(struct pb_writer *out, const struct pb_call *call);
+/* text_time.c */
+void pb_put_date_result(struct pb_writer *out, int64_t seconds); /* (1970-01-01T00:00:05+0000) */
+void pb_put_date_comment(struct pb_writer *out, int64_t seconds, uint64_t fraction, unsigned int digits);
+/* text_tty.c */
+void pb_put_tty_output(struct pb_writer *out, uint32_t value);
+void pb_put_tty_control(struct pb_writer *out, uint32_t value);
+/* text_time.c */
+void pb_put_date(struct pb_writer *out, const struct pb_plan *plan, const uint8_t *bytes, bool microseconds);
 /* text_sockaddr.c */
+/* inet_addr("127.0.0.1"), inet_pton(AF_INET6, "::1", &NAME) */
+void pb_put_inet(struct pb_writer *out, const uint8_t *bytes, bool six, const char *name);
 void pb_put_sockaddr(struct pb_writer *out, const struct pb_plan *plan, const uint8_t *bytes, uint32_t captured,
                      uint32_t length);
 /* 127.0.0.1:80, [::1]:80, "/run/x.sock": the address of a socket without its family. */
@@ -118,7 +142,9 @@ void pb_put_endpoint(struct pb_writer *out, const uint8_t *bytes, uint32_t captu
 int32_t pb_sockaddr_port(const uint8_t *bytes, uint32_t captured);
 /* text_struct.c */
 bool pb_put_struct(struct pb_writer *out, const struct pb_plan *plan, uint32_t index,
-                   const struct pb_capture_view *view);
+                   const struct pb_capture_view *view, uint64_t address);
+/* What stands behind a struct's known bytes. */
+void pb_put_tail(struct pb_writer *out, const uint8_t *bytes, const struct pb_struct *layout, uint32_t captured);
 void pb_put_sigset(struct pb_writer *out, const struct pb_plan *plan, uint64_t set);
 void pb_put_wait_status(struct pb_writer *out, const struct pb_plan *plan, int32_t status);
 

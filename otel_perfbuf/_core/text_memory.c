@@ -21,9 +21,24 @@ static const struct pb_capture_view *find(const struct pb_call *call, uint32_t i
 	return usable(&call->enter[index], kind) ? &call->enter[index] : NULL;
 }
 
+bool pb_usable_bytes(const struct pb_capture_view *view)
+{
+	return (view->head.kind == PB_CAPTURE_STRUCT || view->head.kind == PB_CAPTURE_BUFFER ||
+	        view->head.kind == PB_CAPTURE_WORD) &&
+	       !(view->head.flags & PB_CAPTURE_FAULT);
+}
+
+const struct pb_capture_view *pb_find_bytes(const struct pb_call *call, uint32_t index)
+{
+	/* what was given: both sides are captured where the call changes it */
+	if (pb_usable_bytes(&call->enter[index]))
+		return &call->enter[index];
+	return pb_usable_bytes(&call->exit[index]) ? &call->exit[index] : NULL;
+}
+
 static bool word(const struct pb_capture_view *view, int32_t *value)
 {
-	if (!usable(view, PB_CAPTURE_WORD) || view->head.bytes < sizeof(*value))
+	if (!pb_usable_bytes(view) || view->head.bytes < sizeof(*value))
 		return false;
 	memcpy(value, view->data, sizeof(*value));
 	return true;
@@ -41,15 +56,23 @@ static bool put_string(struct pb_writer *out, const struct pb_call *call, uint32
 	return true;
 }
 
-static bool put_buffer(struct pb_writer *out, const struct pb_call *call, uint32_t index)
+static bool put_buffer(struct pb_writer *out, const struct pb_call *call, uint32_t index, bool hex)
 {
-	const struct pb_capture_view *view = find(call, index, PB_CAPTURE_BUFFER);
+	const struct pb_capture_view *view = pb_find_bytes(call, index);
 	uint32_t shown;
 
 	if (!view)
 		return put_string(out, call, index, call->plan->string_bytes);
 	shown = view->head.bytes < call->plan->string_bytes ? view->head.bytes : call->plan->string_bytes;
-	pb_put_quoted(out, view->data, shown, shown < view->head.extent || view->head.flags & PB_CAPTURE_CUT);
+	if (view->head.flags & PB_CAPTURE_ENDS && shown < call->plan->string_bytes)
+		return false;
+	if (!hex) {
+		pb_put_quoted(out, view->data, shown, shown < view->head.extent || view->head.flags & PB_CAPTURE_CUT);
+		return true;
+	}
+	pb_put_quoted_hex(out, view->data, shown);
+	if (shown < view->head.extent)
+		pb_put(out, "...");
 	return true;
 }
 
@@ -173,7 +196,7 @@ static bool put_pair(struct pb_writer *out, const struct pb_call *call, uint32_t
 	const struct pb_capture_view *view = &call->exit[index];
 	int32_t pair[2];
 
-	if (!usable(view, PB_CAPTURE_STRUCT) || view->head.bytes < sizeof(pair) || call->error)
+	if (!pb_usable_bytes(view) || view->head.bytes < sizeof(pair) || call->error)
 		return false;
 	memcpy(pair, view->data, sizeof(pair));
 	pb_put_char(out, '[');
@@ -186,7 +209,7 @@ static bool put_pair(struct pb_writer *out, const struct pb_call *call, uint32_t
 
 static bool put_set(struct pb_writer *out, const struct pb_call *call, uint32_t index)
 {
-	const struct pb_capture_view *view = find(call, index, PB_CAPTURE_STRUCT);
+	const struct pb_capture_view *view = pb_find_bytes(call, index);
 	uint64_t set;
 
 	if (!view || view->head.bytes < sizeof(set))
@@ -199,9 +222,89 @@ static bool put_set(struct pb_writer *out, const struct pb_call *call, uint32_t 
 static bool put_record(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
                        uint32_t index)
 {
-	const struct pb_capture_view *view = find(call, index, PB_CAPTURE_STRUCT);
+	const struct pb_capture_view *view = pb_find_bytes(call, index);
+	uint64_t address = call->syscall.args[index];
+	bool shown;
 
-	return view && pb_put_struct(out, call->plan, argument->table, view);
+	if (!argument->change)
+		return view && pb_put_struct(out, call->plan, argument->table, view, address);
+	view = &call->enter[index];
+	shown = pb_usable_bytes(view) && pb_put_struct(out, call->plan, argument->table, view, address);
+	view = &call->exit[index];
+	if (shown && !call->error && pb_usable_bytes(view)) {
+		pb_put(out, " => ");
+		pb_put_struct(out, call->plan, argument->table, view, address);
+	}
+	return shown;
+}
+
+/* What was left of a sleep: the kernel writes it when a signal ended it. */
+static bool put_remaining(struct pb_writer *out, const struct pb_call *call, uint32_t index)
+{
+	enum { INTERRUPTED = 4, RESTART_BLOCK = 516 };
+	const struct pb_capture_view *view = &call->exit[index];
+
+	if ((call->error != RESTART_BLOCK && call->error != INTERRUPTED) || !pb_usable_bytes(view))
+		return false;
+	return pb_put_struct(out, call->plan, call->plan->timespec, view, call->syscall.args[index]);
+}
+
+static bool put_sigset_size(struct pb_writer *out, const struct pb_call *call, uint32_t index)
+{
+	const struct pb_capture_view *view = pb_find_bytes(call, index);
+	struct pb_capture_view set;
+	uint64_t words[2], mask;
+
+	if (!view || view->head.bytes < sizeof(words))
+		return false;
+	memcpy(words, view->data, sizeof(words));
+	pb_put(out, "{sigmask=");
+	if (words[0] && words[1] == sizeof(mask) && pb_find_part(call, index, 1, &set) &&
+	    set.head.bytes >= sizeof(mask)) {
+		memcpy(&mask, set.data, sizeof(mask));
+		pb_put_sigset(out, call->plan, mask);
+	} else {
+		pb_put_address(out, words[0]);
+	}
+	pb_put(out, ", sigsetsize=");
+	pb_put_unsigned(out, words[1]);
+	pb_put_char(out, '}');
+	return true;
+}
+
+static bool put_option(struct pb_writer *out, const struct pb_call *call, uint32_t index, bool text)
+{
+	const struct pb_capture_view *view = pb_find_bytes(call, index);
+	uint32_t most = call->plan->string_bytes;
+	int32_t value;
+
+	if (!view || (view->head.bytes < sizeof(value) && (call->error || !view->head.bytes)))
+		return text && view && !view->head.extent && call->error && (pb_put(out, "\"\""), true);
+	if (view->head.bytes < sizeof(value)) {
+		pb_put_quoted_hex(out, view->data, view->head.bytes);
+	} else if (text && view->head.extent != sizeof(value)) {
+		pb_put_quoted(out, view->data, view->head.bytes < most ? view->head.bytes : most,
+		              view->head.extent > most);
+	} else {
+		memcpy(&value, view->data, sizeof(value));
+		pb_put_char(out, '[');
+		pb_put_signed(out, value);
+		pb_put_char(out, ']');
+	}
+	return true;
+}
+
+static bool put_entries(struct pb_writer *out, const struct pb_call *call, uint32_t index)
+{
+	const struct pb_capture_view *view = &call->exit[index];
+
+	if (!usable(view, PB_CAPTURE_ENTRIES))
+		return false;
+	pb_put_address(out, call->syscall.args[index]);
+	pb_put(out, " /* ");
+	pb_put_unsigned(out, view->head.extent);
+	pb_put(out, view->head.extent == 1 ? " entry */" : " entries */");
+	return true;
 }
 
 static bool put_captured(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
@@ -213,7 +316,8 @@ static bool put_captured(struct pb_writer *out, const struct pb_call *call, cons
 	case PB_ARG_PATH:
 		return put_string(out, call, index, UINT32_MAX);
 	case PB_ARG_BUFFER:
-		return put_buffer(out, call, index);
+	case PB_ARG_BUFFER_HEX:
+		return put_buffer(out, call, index, argument->kind == PB_ARG_BUFFER_HEX);
 	case PB_ARG_STRINGS:
 		return put_strings(out, call, index);
 	case PB_ARG_ENVIRONMENT:
@@ -234,6 +338,25 @@ static bool put_captured(struct pb_writer *out, const struct pb_call *call, cons
 		return put_set(out, call, index);
 	case PB_ARG_STRUCT:
 		return put_record(out, call, argument, index);
+	case PB_ARG_REMAINING:
+		return put_remaining(out, call, index);
+	case PB_ARG_SIGSET_SIZE:
+		return put_sigset_size(out, call, index);
+	case PB_ARG_OPTION:
+	case PB_ARG_OPTION_TEXT:
+		return put_option(out, call, index, argument->kind == PB_ARG_OPTION_TEXT);
+	case PB_ARG_ENTRIES:
+		return put_entries(out, call, index);
+	case PB_ARG_IOVEC:
+		return pb_put_iovec(out, call, index);
+	case PB_ARG_MESSAGE:
+		return pb_put_message(out, call, index);
+	case PB_ARG_MESSAGES:
+		return pb_put_messages(out, call, index);
+	case PB_ARG_FDSET:
+	case PB_ARG_CPUSET:
+	case PB_ARG_BITS:
+		return pb_put_bits(out, call, argument, index);
 	default:
 		return false;
 	}

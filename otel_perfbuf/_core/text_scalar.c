@@ -39,18 +39,6 @@ static void put_unknown(struct pb_writer *out, const struct pb_table *table, uin
 	}
 }
 
-/* An int's register may have anything in its upper half: it counts only for tables that use it. */
-static uint64_t table_value(const struct pb_table *table, uint64_t value)
-{
-	if (value >> 32) {
-		for (uint32_t i = 0; i < table->count; i++) {
-			if (table->rows[i].value >> 32)
-				return value;
-		}
-	}
-	return (uint32_t)value;
-}
-
 void pb_put_enum(struct pb_writer *out, const struct pb_table *table, uint64_t value)
 {
 	const char *name = pb_name_find(table->rows, table->count, value);
@@ -94,7 +82,6 @@ void pb_put_flags(struct pb_writer *out, const struct pb_table *table, uint64_t 
 {
 	bool named;
 
-	value = table_value(table, value);
 	if (!value) {
 		for (uint32_t i = 0; i < table->count; i++) {
 			if (!table->rows[i].value) {
@@ -113,7 +100,6 @@ void pb_put_flags_value(struct pb_writer *out, const struct pb_table *table, uin
 {
 	bool named = false;
 
-	value = table_value(table, value);
 	for (uint32_t i = 0; i < table->count && !named; i++) {
 		if (table->rows[i].value & ~table->mask)
 			break; /* rows of the value come first */
@@ -195,6 +181,89 @@ static void put_file_mode(struct pb_writer *out, uint64_t value)
 	pb_put_octal(out, value & 0777);
 }
 
+static void put_limit(struct pb_writer *out, uint64_t value)
+{
+	if (value == UINT64_MAX) {
+		pb_put(out, "RLIM64_INFINITY");
+	} else if (value > 1024 && value % 1024 == 0) {
+		pb_put_unsigned(out, value / 1024);
+		pb_put(out, "*1024");
+	} else {
+		pb_put_unsigned(out, value);
+	}
+}
+
+/* The kernel's 32-bit encoding of a device number. */
+static void put_device(struct pb_writer *out, uint64_t value)
+{
+	pb_put(out, "makedev(");
+	pb_put_hex(out, (value >> 8 & 0xfff) | (value >> 32 & ~0xfffull));
+	pb_put(out, ", ");
+	pb_put_hex(out, (value & 0xff) | (value >> 12 & 0xffffff00));
+	pb_put_char(out, ')');
+}
+
+/* IPC_CREAT|0x1000|21<<SHM_HUGE_SHIFT|0644: the table's mask are bits that are a number of their own. */
+static void put_ipc_flags(struct pb_writer *out, const struct pb_table *table, uint64_t value)
+{
+	uint64_t number = value & table->mask, mode = value & 0777, rest = value & ~table->mask & ~0777ull;
+	bool named = put_bits(out, table, &rest, false);
+
+	if (rest) {
+		if (named)
+			pb_put_char(out, '|');
+		pb_put_hex(out, rest);
+		named = true;
+	}
+	if (number) {
+		if (named)
+			pb_put_char(out, '|');
+		pb_put_unsigned(out, number / (table->mask & -table->mask));
+		pb_put(out, "<<SHM_HUGE_SHIFT");
+		named = true;
+	}
+	if (named)
+		pb_put_char(out, '|');
+	pb_put_octal(out, mode);
+}
+
+static void put_priority(struct pb_writer *out, const struct pb_table *table, uint32_t value)
+{
+	pb_put(out, "IOPRIO_PRIO_VALUE(");
+	pb_put_enum(out, table, value >> 13);
+	pb_put(out, ", ");
+	pb_put_unsigned(out, value & 8191);
+	pb_put_char(out, ')');
+}
+
+static void put_quota_command(struct pb_writer *out, const struct pb_plan *plan, const struct pb_table *table,
+                              uint32_t value)
+{
+	static const char *const types[] = { "USRQUOTA", "GRPQUOTA", "PRJQUOTA" };
+
+	(void)plan;
+	pb_put(out, "QCMD(");
+	pb_put_enum(out, table, value >> 8);
+	pb_put(out, ", ");
+	if ((value & 255) < 3) {
+		pb_put(out, types[value & 255]);
+	} else {
+		pb_put_hex(out, value & 255);
+		pb_put(out, " /* ???QUOTA */");
+	}
+	pb_put_char(out, ')');
+}
+
+static void put_errno(struct pb_writer *out, const struct pb_plan *plan, uint64_t value)
+{
+	const char *name = value && value <= UINT32_MAX ? pb_error_name(plan, (uint32_t)value, NULL) : NULL;
+
+	if (name)
+		pb_put(out, name);
+	else
+		pb_put_unsigned(out, value);
+}
+
 bool pb_put_scalar(struct pb_writer *out, const struct pb_plan *plan, uint8_t kind, uint64_t value, uint32_t table)
 {
 	int64_t integer;
@@ -212,6 +281,9 @@ bool pb_put_scalar(struct pb_writer *out, const struct pb_plan *plan, uint8_t ki
 		return true;
 	case PB_ARG_HEX:
 		pb_put_hex(out, value);
+		return true;
+	case PB_ARG_HEX32:
+		pb_put_hex(out, (uint32_t)value);
 		return true;
 	case PB_ARG_POINTER:
 		pb_put_address(out, value);
@@ -238,6 +310,33 @@ bool pb_put_scalar(struct pb_writer *out, const struct pb_plan *plan, uint8_t ki
 	case PB_ARG_CLONE_FLAGS:
 		put_clone_flags(out, plan, value, table);
 		return true;
+	case PB_ARG_LIMIT:
+		put_limit(out, value);
+		return true;
+	case PB_ARG_DEVICE:
+		put_device(out, value);
+		return true;
+	case PB_ARG_HANDLER:
+		if (value < 2)
+			pb_put(out, value ? "SIG_IGN" : "SIG_DFL");
+		else
+			pb_put_hex(out, value);
+		return true;
+	case PB_ARG_IPC_FLAGS:
+		put_ipc_flags(out, pb_plan_table(plan, table), value);
+		return true;
+	case PB_ARG_PRIORITY:
+		put_priority(out, pb_plan_table(plan, table), (uint32_t)value);
+		return true;
+	case PB_ARG_QUOTA_COMMAND:
+		put_quota_command(out, plan, pb_plan_table(plan, table), (uint32_t)value);
+		return true;
+	case PB_ARG_ERRNO:
+		put_errno(out, plan, value);
+		return true;
+	case PB_ARG_OCTAL:
+		pb_put_octal(out, value);
+		return true;
 	default:
 		return false;
 	}
@@ -255,6 +354,9 @@ bool pb_scalar_integer(uint8_t kind, uint64_t value, int64_t *integer)
 		return *integer != AT_FDCWD_VALUE;
 	case PB_ARG_UNSIGNED:
 		*integer = (uint32_t)value;
+		return true;
+	case PB_ARG_UID: /* -1 changes nothing */
+		*integer = (uint32_t)value == UINT32_MAX ? -1 : (int64_t)(uint32_t)value;
 		return true;
 	case PB_ARG_LONG:
 	case PB_ARG_OFFSET:

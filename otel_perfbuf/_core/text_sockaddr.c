@@ -86,6 +86,20 @@ static void put_inet6_address(struct pb_writer *out, const uint8_t *bytes)
 		pb_put_char(out, ':');
 }
 
+void pb_put_inet(struct pb_writer *out, const uint8_t *bytes, bool six, const char *name)
+{
+	pb_put(out, six ? "inet_pton(AF_INET6, \"" : "inet_addr(\"");
+	if (!six) {
+		put_inet_address(out, bytes);
+		pb_put(out, "\")");
+		return;
+	}
+	put_inet6_address(out, bytes);
+	pb_put(out, "\", &");
+	pb_put(out, name);
+	pb_put_char(out, ')');
+}
+
 static void put_inet6(struct pb_writer *out, const uint8_t *bytes, uint32_t length)
 {
 	pb_put(out, ", sin6_port=htons(");

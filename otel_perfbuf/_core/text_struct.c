@@ -5,77 +5,252 @@
  */
 #include "text.h"
 
-enum { SIGNALS = 64, ELEMENTS_SHOWN = 32 };
+enum { SIGNALS = 64, ELEMENTS_SHOWN = 32, NESTED_MOST = 4 };
+
+/* The word at a place of a struct; what was not captured is 0. */
+static uint64_t load_word(const uint8_t *bytes, uint32_t captured, uint32_t offset, uint32_t size)
+{
+	uint64_t value = 0;
+
+	if (size <= sizeof(value) && offset + size <= captured)
+		memcpy(&value, bytes + offset, size);
+	return value;
+}
 
 /* A field's value, widened to 64 bits with its sign where its kind has one. */
 static uint64_t load_field(const uint8_t *bytes, const struct pb_field *field)
 {
-	uint64_t value = 0;
-	unsigned int unused;
+	uint64_t value = load_word(bytes, field->bytes, 0, field->bytes);
+	unsigned int unused = 64 - 8 * field->bytes;
 
-	memcpy(&value, bytes + field->offset, field->bytes);
-	unused = 64 - 8 * field->bytes;
 	if (field->kind == PB_ARG_SIGNED || field->kind == PB_ARG_LONG || field->kind == PB_ARG_OFFSET)
 		return (uint64_t)((int64_t)(value << unused) >> unused);
 	return value;
 }
 
-static void put_fields(struct pb_writer *out, const struct pb_plan *plan, const struct pb_struct *layout,
-                       const uint8_t *bytes)
+static void put_text_field(struct pb_writer *out, const uint8_t *bytes, uint32_t size)
 {
-	pb_put_char(out, '{');
-	for (uint32_t i = 0; i < layout->count; i++) {
-		const struct pb_field *field = &layout->fields[i];
-		uint64_t value;
+	const uint8_t *end = memchr(bytes, 0, size);
 
-		if (!field->bytes || field->bytes > 8 || field->offset + field->bytes > layout->bytes)
-			continue; /* a plan that disagrees with itself shows less, it reads nothing outside */
-		if (i)
-			pb_put(out, ", ");
+	/* without a NUL the last character is not shown: it would have been the NUL's place */
+	pb_put_quoted(out, bytes, end ? (uint32_t)(end - bytes) : size - 1, !end);
+}
+
+static void put_negative_errno(struct pb_writer *out, const struct pb_plan *plan, int32_t value)
+{
+	const char *name = value < 0 ? pb_error_name(plan, (uint32_t)-value, NULL) : NULL;
+
+	if (!name) {
+		pb_put_signed(out, value);
+		return;
+	}
+	pb_put_char(out, '-');
+	pb_put(out, name);
+}
+
+static void put_fields(struct pb_writer *out, const struct pb_plan *plan, const struct pb_struct *layout,
+                       const uint8_t *bytes, uint32_t captured, uint32_t depth);
+
+/* One value of a field, at its place. */
+static void put_value(struct pb_writer *out, const struct pb_plan *plan, const struct pb_field *field,
+                      const uint8_t *bytes, uint32_t depth)
+{
+	uint64_t value;
+
+	switch (field->kind) {
+	case PB_ARG_STRUCT:
+		if (field->table < plan->struct_count && depth < NESTED_MOST)
+			put_fields(out, plan, &plan->structs[field->table], bytes, plan->structs[field->table].bytes,
+			           depth + 1);
+		return;
+	case PB_ARG_TEXT:
+		put_text_field(out, bytes, field->bytes);
+		return;
+	case PB_ARG_BYTES:
+		pb_put_quoted_hex(out, bytes, field->bytes);
+		return;
+	case PB_ARG_DATE:
+	case PB_ARG_DATE_USEC:
+		pb_put_date(out, plan, bytes, field->kind == PB_ARG_DATE_USEC);
+		return;
+	case PB_ARG_DATE_SECONDS:
+		value = load_field(bytes, field);
+		pb_put_signed(out, (int64_t)value);
+		if (value)
+			pb_put_date_comment(out, (int64_t)value, 0, 0);
+		return;
+	case PB_ARG_TTY_OUTPUT:
+		pb_put_tty_output(out, (uint32_t)load_field(bytes, field));
+		return;
+	case PB_ARG_TTY_CONTROL:
+		pb_put_tty_control(out, (uint32_t)load_field(bytes, field));
+		return;
+	case PB_ARG_TTY_FLAGS:
+		value = load_field(bytes, field);
+		if (value)
+			pb_put_flags(out, pb_plan_table(plan, field->table), value);
+		return;
+	case PB_ARG_NEGATIVE_ERRNO:
+		put_negative_errno(out, plan, (int32_t)load_field(bytes, field));
+		return;
+	case PB_ARG_INET:
+	case PB_ARG_INET6:
+		pb_put_inet(out, bytes, field->kind == PB_ARG_INET6, field->name);
+		return;
+	default:
+		break;
+	}
+	value = load_field(bytes, field);
+	if (field->kind == PB_ARG_HEX_WIDE) {
+		pb_put(out, "0x");
+		pb_put_hex_wide(out, value, 2u * field->bytes);
+	} else if (field->kind == PB_ARG_SIGSET) {
+		pb_put_sigset(out, plan, value);
+	} else if (!pb_put_scalar(out, plan, field->kind, value, field->table)) {
+		pb_put_address(out, value);
+	}
+}
+
+static uint32_t value_bytes(const struct pb_plan *plan, const struct pb_field *field)
+{
+	switch (field->kind) {
+	case PB_ARG_STRUCT:
+		return field->table < plan->struct_count ? plan->structs[field->table].bytes : UINT32_MAX;
+	case PB_ARG_DATE:
+	case PB_ARG_DATE_USEC:
+	case PB_ARG_INET6:
+		return 16;
+	case PB_ARG_INET:
+		return 4;
+	case PB_ARG_TEXT:
+	case PB_ARG_BYTES:
+		return field->bytes ? field->bytes : UINT32_MAX;
+	default:
+		return field->bytes && field->bytes <= 8 ? field->bytes : UINT32_MAX;
+	}
+}
+
+static bool is_shown(const struct pb_field *field, const uint8_t *bytes, uint32_t captured)
+{
+	uint64_t word;
+
+	if (!field->if_bytes)
+		return true;
+	word = load_word(bytes, captured, field->if_offset, field->if_bytes);
+	return ((word & field->if_mask) == field->if_value) != field->if_not;
+}
+
+static void put_field(struct pb_writer *out, const struct pb_plan *plan, const struct pb_field *field,
+                      const uint8_t *bytes, uint32_t size, uint32_t depth)
+{
+	if (field->name && field->kind != PB_ARG_INET6) {
 		pb_put(out, field->name);
 		pb_put_char(out, '=');
-		value = load_field(bytes, field);
-		if (field->kind == PB_ARG_SIGSET)
-			pb_put_sigset(out, plan, value);
-		else if (!pb_put_scalar(out, plan, field->kind, value, field->table))
-			pb_put_address(out, value);
+	}
+	if (field->count <= 1) {
+		put_value(out, plan, field, bytes, depth);
+		return;
+	}
+	pb_put_char(out, '[');
+	for (uint32_t i = 0; i < field->count; i++) {
+		if (i)
+			pb_put(out, ", ");
+		put_value(out, plan, field, bytes + (size_t)i * size, depth);
+	}
+	pb_put_char(out, ']');
+}
+
+/* `captured` bytes are here; a field that does not lie in them is left out. */
+static void put_fields(struct pb_writer *out, const struct pb_plan *plan, const struct pb_struct *layout,
+                       const uint8_t *bytes, uint32_t captured, uint32_t depth)
+{
+	bool first = true;
+
+	if (!layout->bare)
+		pb_put_char(out, '{');
+	for (uint32_t i = 0; i < layout->count; i++) {
+		const struct pb_field *field = &layout->fields[i];
+		uint32_t size = value_bytes(plan, field);
+		uint64_t end = field->offset + (uint64_t)size * (field->count ? field->count : 1);
+
+		if (size == UINT32_MAX || end > captured || !is_shown(field, bytes, captured))
+			continue;
+		if (!first)
+			pb_put(out, ", ");
+		first = false;
+		put_field(out, plan, field, bytes + field->offset, size, depth);
 	}
 	if (layout->more)
-		pb_put(out, layout->count ? ", ..." : "...");
-	pb_put_char(out, '}');
+		pb_put(out, first ? "..." : ", ...");
+	if (layout->tail && captured > layout->bytes)
+		pb_put_tail(out, bytes, layout, captured);
+	if (!layout->bare)
+		pb_put_char(out, '}');
+}
+
+void pb_put_tail(struct pb_writer *out, const uint8_t *bytes, const struct pb_struct *layout, uint32_t captured)
+{
+	uint32_t at = layout->bytes;
+
+	while (at < captured && !bytes[at])
+		at++;
+	if (at == captured)
+		return;
+	if (layout->tail == 2) {
+		pb_put(out, ", ...");
+		return;
+	}
+	pb_put(out, ", /* bytes ");
+	pb_put_unsigned(out, layout->bytes);
+	pb_put(out, "..");
+	pb_put_unsigned(out, captured - 1);
+	pb_put(out, " */ ");
+	pb_put_quoted_hex(out, bytes + layout->bytes, captured - layout->bytes);
 }
 
 static void put_elements(struct pb_writer *out, const struct pb_plan *plan, const struct pb_struct *layout,
-                         const struct pb_capture_view *view)
+                         const struct pb_capture_view *view, uint64_t address)
 {
 	uint32_t count = view->head.bytes / layout->bytes;
-	uint32_t shown = count < ELEMENTS_SHOWN ? count : ELEMENTS_SHOWN;
+	uint32_t wanted = view->head.extent / layout->bytes;
+	uint32_t most = layout->most ? layout->most : ELEMENTS_SHOWN;
+	uint32_t shown = count < most ? count : most;
 
 	pb_put_char(out, '[');
 	for (uint32_t i = 0; i < shown; i++) {
 		if (i)
 			pb_put(out, ", ");
-		put_fields(out, plan, layout, view->data + (size_t)i * layout->bytes);
+		put_fields(out, plan, layout, view->data + (size_t)i * layout->bytes, layout->bytes, 0);
 	}
-	if (shown < count || view->head.flags & PB_CAPTURE_CUT)
+	if (shown < wanted) {
 		pb_put(out, shown ? ", ..." : "...");
+		if (view->head.flags & PB_CAPTURE_ENDS) { /* the rest could not be read */
+			pb_put(out, " /* ");
+			pb_put_hex(out, address + (uint64_t)shown * layout->bytes);
+			pb_put(out, " */");
+		}
+	}
 	pb_put_char(out, ']');
 }
 
 bool pb_put_struct(struct pb_writer *out, const struct pb_plan *plan, uint32_t index,
-                   const struct pb_capture_view *view)
+                   const struct pb_capture_view *view, uint64_t address)
 {
 	const struct pb_struct *layout;
+	uint32_t least;
 
 	if (index >= plan->struct_count)
 		return false;
 	layout = &plan->structs[index];
-	if (!layout->bytes || (!layout->array && view->head.bytes < layout->bytes))
+	least = layout->array ? 0 : layout->least ? layout->least : layout->bytes;
+	if (!layout->bytes || view->head.bytes < least)
 		return false;
-	if (layout->array)
-		put_elements(out, plan, layout, view);
+	if (!layout->array)
+		put_fields(out, plan, layout, view->data, view->head.bytes, 0);
+	else if (view->head.extent && view->head.bytes < layout->bytes)
+		return false;
 	else
-		put_fields(out, plan, layout, view->data);
+		put_elements(out, plan, layout, view, address);
 	return true;
 }
 

@@ -123,3 +123,13 @@ void pb_put_quoted(struct pb_writer *out, const uint8_t *bytes, uint64_t size, b
 	if (cut)
 		pb_put_bytes(out, "...", 3);
 }
+
+void pb_put_quoted_hex(struct pb_writer *out, const uint8_t *bytes, uint64_t size)
+{
+	pb_put_char(out, '"');
+	for (uint64_t i = 0; i < size; i++) {
+		pb_put_bytes(out, "\\x", 2);
+		put_digits(out, bytes[i], 4, 2);
+	}
+	pb_put_char(out, '"');
+}

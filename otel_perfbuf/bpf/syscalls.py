@@ -47,7 +47,7 @@ class AlertRules:
 class SyscallProgram:
     """Loaded when made, recording from `attach` on; ``close`` (or the end of a ``with`` block) leaves nothing behind.
 
-    ``syscall_rules`` are the bytes of ``struct pb_syscall_rule[PB_SYSCALLS]``; ``filter_targets`` records only what
+    ``syscall_rules`` are the bytes of ``struct pb_rules``; ``filter_targets`` records only what
     `follow`, ``comms`` or ``cgroups`` (paths of cgroup v2) name, and its children. The caller is never recorded.
     ``shared_history_bytes`` 0: `history_map` is a perf event array, a ring for each CPU; else one overwritable BPF ring
     buffer of so many bytes (a power of two of pages; Linux 6.19).
@@ -71,7 +71,7 @@ class SyscallProgram:
         self._object = BpfObject(builtin_object("syscalls"))
         try:
             constants: dict[str, bytes | int] = {
-                "syscalls": syscall_rules,
+                "rules": syscall_rules,
                 "agent_tgid": os.getpid(),
                 "filter_targets": int(filter_targets),
                 "forward": int(forward),

@@ -27,7 +27,6 @@ _HEAD = ffi.sizeof("struct pb_page_head")
 _SAMPLE = ffi.sizeof("struct pb_sample")
 _RECORD = ffi.sizeof("struct pb_record")
 _SYSCALL = ffi.sizeof("struct pb_syscall")
-_RULE = ffi.sizeof("struct pb_syscall_rule")
 _PERF_RECORD_SAMPLE = 9
 _MAX_CALLS = 4096
 
@@ -88,6 +87,18 @@ def page_processes(pages: bytes) -> set[tuple[int, int]]:
     }
 
 
+def _rules(rules: Any, row: Any, call: OpenCall) -> Iterator[Any]:
+    """The rules of the call's inputs: of each argument's own memory the first whose conditions hold."""
+    done = set()
+    for rule in rules.captures[row.first : row.first + row.count]:
+        if rule.part or rule.argument in done or rule.when == lib.PB_AT_SUCCESS:
+            continue
+        pairs = zip(rule.if_argument, rule.if_mask, rule.if_value, strict=True)
+        if all(call.arguments[argument] & mask == value for argument, mask, value in pairs):
+            done.add(rule.argument)
+            yield rule
+
+
 def _capture(rule: Any, call: OpenCall, memory: int) -> bytes | None:
     """One input argument as a struct pb_capture with its data, or None for what the call itself writes."""
     address = call.arguments[rule.argument]
@@ -98,8 +109,15 @@ def _capture(rule: Any, call: OpenCall, memory: int) -> bytes | None:
             wanted = int(rule.length)
         elif rule.length_from == lib.PB_LENGTH_ARGUMENT:
             wanted = call.arguments[rule.length]
+        elif rule.length_from in (lib.PB_LENGTH_UINT, lib.PB_LENGTH_INT):
+            wanted = call.arguments[rule.length] & 0xFFFFFFFF
+            if rule.length_from == lib.PB_LENGTH_INT and wanted >> 31:
+                return None
+        elif rule.length_from == lib.PB_LENGTH_BITS:
+            wanted = ((call.arguments[rule.length] & 0x7FFFFFFF) + 63) // 64 * 8
         else:
             return None
+        wanted *= int(rule.scale) or 1
     else:
         return None
     if not address or address >= 1 << 63:
@@ -164,17 +182,17 @@ class EntryFrames:
 def read_entries(pages: bytes, syscall_rules: bytes, read_pages: Callable[[], bytes]) -> EntryFrames:
     """Input strings and buffers of the calls in flight in ``pages``, of those that are still in the same call.
 
-    ``syscall_rules`` is the programs' rodata (array of struct pb_syscall_rule). Processes that are gone, or whose
+    ``syscall_rules`` is the programs' rodata (struct pb_rules). Processes that are gone, or whose
     memory may not be read, are passed over: their arguments stay addresses.
     """
-    rules = ffi.from_buffer("struct pb_syscall_rule[]", syscall_rules)
+    rules = ffi.from_buffer("struct pb_rules *", syscall_rules)
     read: list[tuple[OpenCall, list[bytes]]] = []
     memories: dict[int, int] = {}
     try:
         for call in open_calls(pages)[:_MAX_CALLS]:
-            if call.number >= len(syscall_rules) // _RULE:
+            if call.number >= lib.PB_SYSCALLS:
                 continue
-            row = rules[call.number]
+            row = rules.syscalls[call.number]
             if row.enter_rules or not row.exit_rules:
                 continue
             try:
@@ -182,7 +200,7 @@ def read_entries(pages: bytes, syscall_rules: bytes, read_pages: Callable[[], by
                     memories[call.tgid] = os.open(f"/proc/{call.tgid}/mem", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 continue
-            captures = [_capture(rule, call, memories[call.tgid]) for rule in row.captures if rule.kind]
+            captures = [_capture(rule, call, memories[call.tgid]) for rule in _rules(rules, row, call)]
             if found := [capture for capture in captures if capture is not None]:
                 read.append((call, found))
     finally:
@@ -199,7 +217,7 @@ def blocked_before(pages: bytes, syscall_rules: bytes, *, record_unknown: bool) 
 
     ``syscall_rules`` and ``record_unknown`` as the program has them: a call that it filters out is none here either.
     """
-    rules = ffi.from_buffer("struct pb_syscall_rule[]", syscall_rules)
+    rules = ffi.from_buffer("struct pb_rules *", syscall_rules)
     made = []
     for head, sample in _pages(pages):
         if head.flags & lib.PB_PAGE_OPEN or head.last_sequence or not head.flags & lib.PB_PAGE_TARGET:
@@ -215,7 +233,10 @@ def blocked_before(pages: bytes, syscall_rules: bytes, *, record_unknown: bool) 
         if len(words) < 7 or not words[0].isdigit():
             continue
         number = int(words[0])
-        if not (rules[number].flags & lib.PB_SYSCALL_RECORDED if number < lib.PB_SYSCALLS else record_unknown):
+        recorded = record_unknown
+        if number < lib.PB_SYSCALLS:
+            recorded = bool(rules.syscalls[number].flags & lib.PB_SYSCALL_RECORDED)
+        if not recorded:
             continue
         new = ffi.new("struct pb_page_head *")
         ffi.memmove(new, head, _HEAD)

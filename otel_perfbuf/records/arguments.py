@@ -13,10 +13,12 @@ Source: strace 6.1's output.
 
     argument:  [PREFIX=]KIND[:TABLE][{WHEN[,LENGTH]}][?N&NAME]    `-`: by the rules (in a variant: as the row above)
     WHEN:      enter, exit, both, success (at exit, only when the call succeeded: an output)
-    LENGTH:    a number, argN (the value of argument N), ptrN (the word that argument N points to), result
+    LENGTH:    a number, argN (the value of argument N), ptrN (the word that argument N points to), result, bitsN
+               (argument N counts bits), each with *BYTES for so many of that size; left out: the struct's size
+    KIND!:     the call changes it: shown as given, then "=>" and as it came back (captured at both sides)
     ?N&NAME:   shown only when argument N has one of the bits NAME (a name of its table, or a number)
     CONDITION: N=VALUE[,VALUE...] or N&MASK=VALUE[,VALUE...]
-    result:    KIND[:TABLE] zero=TEXT order=2,1 noreturn exec
+    result:    KIND[:TABLE] zero=TEXT order=2,1 noreturn exec poll select
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from otel_perfbuf.records.constants import Table
+from otel_perfbuf.records.structs import Struct, load_structs
 from otel_perfbuf.records.syscalls import Parameter, Syscall, data_lines
 
 __all__ = ["Argument", "Capture", "Condition", "Decoding", "Result", "Variant", "argument_by_rules", "load_decodings"]
@@ -33,11 +36,12 @@ __all__ = ["Argument", "Capture", "Condition", "Decoding", "Result", "Variant", 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Memory behind an argument: ``length_from`` is fixed, argument, pointer or result; ``length`` its number."""
+    """Memory behind an argument: ``length_from`` is fixed, argument, pointer, result or bits; ``length`` its number."""
 
     when: str
     length_from: str = "fixed"
     length: int = 0
+    scale: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class Argument:
     prefix: str | None = None
     capture: Capture | None = None
     shown_if: tuple[int, int] | None = None
+    type: str = ""
+    change: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,7 @@ class Decoding:
     order: tuple[int, ...] = ()
     noreturn: bool = False
     exec: bool = False
+    remark: str = "none"
     variants: tuple[Variant, ...] = ()
 
 
@@ -104,6 +111,9 @@ _CAPTURES = {
     "wait_status": Capture("success"),
     "fd_pair": Capture("success", "fixed", 8),
     "sigset": Capture("exit", "fixed", 8),
+    "entries": Capture("success", "result"),
+    "message_send": Capture("exit", "fixed", 56),
+    "message_receive": Capture("both", "fixed", 56),
 }
 
 # The rules: (type, name) patterns and the kind, first match wins.
@@ -132,9 +142,12 @@ _RULES: tuple[tuple[str, str, str], ...] = (
 _COMPILED = tuple((re.compile(type_), re.compile(name), kind) for type_, name, kind in _RULES)
 
 _ARGUMENT = re.compile(
-    r"(?:(?P<prefix>\w+)=)?(?P<kind>[a-z_]+)(?::(?P<table>\w+))?(?:\{(?P<capture>[^}]*)\})?(?:\?(?P<shown>\d)&(?P<bits>[\w|]+))?"
+    r"(?:(?P<prefix>\w+)=)?(?P<kind>[a-z_0-9]+)(?::(?P<table>\w+))?(?P<change>!)?(?:\{(?P<capture>[^}]*)\})?(?:\?(?P<shown>\d)&(?P<bits>[\w|]+))?"
 )
-_LENGTH = re.compile(r"(arg|ptr)(\d)|(result)|(\d+)")
+_LENGTH = re.compile(r"(?:(arg|ptr|bits)(\d)|(result)|(\d+))(?:\*(\d+))?")
+# A length that is an int: the register's upper half may hold anything.
+_ARGUMENT_LENGTHS = {"int": "int", "unsigned int": "uint", "unsigned": "uint", "u32": "uint", "__u32": "uint"}
+_FROM = {"arg": "argument", "ptr": "pointer", "bits": "bits"}
 
 
 def argument_by_rules(parameter: Parameter) -> Argument:
@@ -142,8 +155,9 @@ def argument_by_rules(parameter: Parameter) -> Argument:
     for type_, name, kind in _COMPILED:
         if type_.fullmatch(parameter.type) and name.fullmatch(parameter.name):
             # a word of bits that nobody has named yet: 32 bits in hex
-            return Argument(parameter.name, kind, "bits" if kind == "flags" else None, capture=_CAPTURES.get(kind))
-    return Argument(parameter.name, "signed")
+            table = "bits" if kind == "flags" else None
+            return Argument(parameter.name, kind, table, capture=_CAPTURES.get(kind), type=parameter.type)
+    return Argument(parameter.name, "signed", type=parameter.type)
 
 
 def _capture(text: str) -> Capture | None:
@@ -155,16 +169,18 @@ def _capture(text: str) -> Capture | None:
     found = _LENGTH.fullmatch(length)
     if found is None:
         raise ValueError(f"arguments.tsv: no length: {text!r}")
+    scale = int(found[5] or 1)
     if found[1]:
-        return Capture(when, "argument" if found[1] == "arg" else "pointer", int(found[2]))
-    return Capture(when, "result") if found[3] else Capture(when, "fixed", int(found[4]))
+        return Capture(when, _FROM[found[1]], int(found[2]), scale)
+    return Capture(when, "result", 0, scale) if found[3] else Capture(when, "fixed", int(found[4]), scale)
 
 
 class _Reader:
     """Turns the texts of one row into values; knows the tables, to look names up."""
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
+    def __init__(self, tables: Mapping[str, Table], structs: Mapping[str, Struct]) -> None:
         self._tables = tables
+        self._structs = structs
 
     def bits(self, text: str, arguments: Sequence[Argument], index: int) -> int:
         """A number, or names of the table of argument ``index`` joined by ``|``."""
@@ -192,14 +208,31 @@ class _Reader:
 
     def _argument(self, token: str, arguments: Sequence[Argument], index: int) -> Argument:
         found = _ARGUMENT.fullmatch(token)
-        if found is None or (found["table"] and found["table"] not in self._tables):
+        names: Mapping[str, object] = self._structs if found and found["kind"] == "struct" else self._tables
+        if found is None or (found["table"] and found["table"] not in names):
             raise ValueError(f"arguments.tsv: no argument or no table: {token!r}")
-        capture = _CAPTURES.get(found["kind"]) if found["capture"] is None else _capture(found["capture"])
+        kind = found["kind"]
+        change = found["change"] is not None
+        capture = self._captured(found["capture"], kind, found["table"])
+        if capture is not None and capture.length_from == "argument":
+            capture = replace(capture, length_from=_ARGUMENT_LENGTHS.get(arguments[capture.length].type, "argument"))
+        if change and capture is not None:
+            capture = replace(capture, when="both")
         shown_if = None
         if found["shown"]:
             other = int(found["shown"])
             shown_if = (other, self.bits(found["bits"], arguments, other))
-        return Argument(arguments[index].name, found["kind"], found["table"], found["prefix"], capture, shown_if)
+        own = arguments[index]
+        return Argument(own.name, kind, found["table"], found["prefix"], capture, shown_if, own.type, change)
+
+    def _captured(self, text: str | None, kind: str, table: str | None) -> Capture | None:
+        """What the token says, a struct's size where it tells none."""
+        capture = _CAPTURES.get(kind) if text is None else _capture(text)
+        if kind == "struct" and table and (capture is None or not capture.length) and text != "none":
+            capture = capture or Capture("exit")
+            if capture.length_from == "fixed":
+                capture = replace(capture, length=self._structs[table].bytes)
+        return capture
 
     def conditions(self, text: str, arguments: Sequence[Argument]) -> list[tuple[Condition, ...]]:
         """All combinations of the conditions' values: one variant each."""
@@ -221,6 +254,8 @@ def _result(text: str, base: Decoding) -> Decoding:
             base = replace(base, noreturn=True)
         elif key == "exec":
             base = replace(base, exec=True)
+        elif key in ("poll", "select"):
+            base = replace(base, remark=key)
         elif is_option and key == "zero":
             base = replace(base, zero=value)
         elif is_option and key == "order":
@@ -249,10 +284,13 @@ def _rows(machine: str) -> dict[str, list[list[str]]]:
 
 
 def load_decodings(
-    syscalls: Mapping[int, Syscall], tables: Mapping[str, Table], machine: str = "x86_64"
+    syscalls: Mapping[int, Syscall],
+    tables: Mapping[str, Table],
+    machine: str = "x86_64",
+    structs: Mapping[str, Struct] | None = None,
 ) -> dict[int, Decoding]:
     """A decoding for each syscall, by number. ValueError when data/arguments.tsv contradicts itself."""
-    reader = _Reader(tables)
+    reader = _Reader(tables, load_structs(tables, machine) if structs is None else structs)
     rows = _rows(machine)
     found = {}
     for number, syscall in syscalls.items():

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of flag and value names, in strace's order and words.
 
-Rows come from data/constants.tsv (made by scripts/make_constant_tables.py with the installed strace as oracle; a test
-compares the values with Python's os, socket, signal and mmap). Here is only what differs on aarch64.
+Rows come from data/struct_constants.tsv (names that stand in structs) and data/constants.tsv (made by
+scripts/make_constant_tables.py with the installed strace as oracle; a test compares the values with Python's os, socket,
+signal and mmap). Here is only what differs on aarch64.
 Source: strace 6.1's output; include/uapi of Linux for the values.
 """
 
@@ -53,7 +54,7 @@ def load_tables(machine: str = "x86_64") -> dict[str, Table]:
     heads: list[tuple[str, str, int, str | None]] = []
     rows: list[list[tuple[int, str]]] = []
     own = _AARCH64 if machine == "aarch64" else {}
-    for line in data_lines("constants.tsv"):
+    for line in [*data_lines("constants.tsv"), *data_lines("struct_constants.tsv")]:
         if line.startswith("@"):
             name, kind, mask, unknown = line[1:].split("\t")
             heads.append((name, kind, int(mask, 16), None if unknown == "-" else unknown))

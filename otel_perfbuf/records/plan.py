@@ -8,6 +8,7 @@ Source: otel_perfbuf/_core/plan.h (its structs are filled here and nowhere else)
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from otel_perfbuf.records.arguments import Argument, Decoding, Result, load_deco
 from otel_perfbuf.records.constants import Table, load_tables
 from otel_perfbuf.records.errnos import SIGNAL_CODES, error_rows, signal_rows
 from otel_perfbuf.records.fd_rules import fd_rule
+from otel_perfbuf.records.structs import Field, Struct, load_structs
 from otel_perfbuf.records.syscalls import load_syscalls
 
 __all__ = ["Plan", "build_plan"]
@@ -24,19 +26,47 @@ _U64 = (1 << 64) - 1
 _ENTRIES = 512  # plan.syscalls[] by number, as the BPF side's PB_SYSCALLS
 
 
+# Kinds that differ in what is captured only.
+_KINDS = {
+    "iovec_read": "iovec",
+    "iovec_write": "iovec",
+    "message_send": "message",
+    "message_receive": "message",
+    "messages_send": "messages",
+    "messages_receive": "messages",
+}
+_TABLES = {
+    "families_table": "families",
+    "poll_table": "poll_events",
+    "message_table": "msg_flags",
+    "levels_table": "socket_levels",
+}
+_WIDE = re.compile(r"long|u64|size_t|\*|aio_context_t")
+
+
 class Plan:
     """A ``struct pb_plan`` and all memory behind it; ``pointer`` is valid as long as this object lives.
 
     ``decodings`` are the syscalls by number, for whoever asks for names (``plan.syscall_name(59)``).
     """
 
-    def __init__(self, decodings: dict[int, Decoding], tables: dict[str, Table], *, string_bytes: int) -> None:
+    def __init__(
+        self,
+        decodings: dict[int, Decoding],
+        tables: dict[str, Table],
+        structs: dict[str, Struct],
+        *,
+        string_bytes: int,
+    ) -> None:
         self.decodings = decodings
         self._keep: list[Any] = []  # cffi memory lives as long as its Python object
         self._texts: dict[str, Any] = {}
         self._numbers = {name: number for number, name in enumerate(tables)}
+        self._struct_numbers = {name: number for number, name in enumerate(structs)}
+        self._wide = {name for name, table in tables.items() if any(value >> 32 for value, _ in table.rows)}
         self.pointer = self._new("struct pb_plan *")
         self._fill(tables, string_bytes)
+        self._fill_structs(structs)
 
     def syscall_name(self, number: int) -> str:
         """``openat``; ``syscall_N`` for a number that the tables lack."""
@@ -79,7 +109,29 @@ class Plan:
             # the kernel's si_code is an int: negative ones compare as 32 bits
             self._table(plan.signal_codes[index], sorted((value & 0xFFFFFFFF, name) for value, name in rows), 0, None)
         plan.string_bytes = string_bytes
-        plan.families_table = self._numbers["families"]
+        for member, title in _TABLES.items():
+            setattr(plan, member, self._numbers[title])
+
+    def _fill_structs(self, structs: dict[str, Struct]) -> None:
+        plan = self.pointer
+        plan.structs = self._new("struct pb_struct[]", len(structs))
+        plan.struct_count = len(structs)
+        plan.timespec, plan.timeval = self._struct_numbers["timespec"], self._struct_numbers["timeval"]
+        for row, layout in zip(plan.structs[0 : len(structs)], structs.values(), strict=True):
+            row.fields, row.count = self._new("struct pb_field[]", max(1, len(layout.fields))), len(layout.fields)
+            row.bytes, row.array, row.more, row.tail = layout.bytes, layout.array, layout.more, layout.tail
+            row.bare, row.least, row.most = layout.bare, layout.least, layout.most
+            for target, one in zip(row.fields[0 : row.count], layout.fields, strict=True):
+                self._field(target, one)
+
+    def _field(self, target: Any, one: Field) -> None:
+        target.name, target.kind, target.offset = self._text(one.name), _kind(one.kind), one.offset
+        target.bytes, target.count = one.bytes, one.count
+        numbers = self._struct_numbers if one.kind == "struct" else self._numbers
+        target.table = numbers[one.table] if one.table else 0
+        if one.shown:
+            target.if_offset, target.if_bytes, target.if_not = one.shown.offset, one.shown.bytes, one.shown.negated
+            target.if_mask, target.if_value = one.shown.mask, one.shown.value
 
     def _table(self, table: Any, rows: Sequence[tuple[int, str]], mask: int, unknown: str | None) -> None:
         table.rows, table.count = self._names(rows)
@@ -92,6 +144,7 @@ class Plan:
         row.result_kind, row.result_table = self._result(decoding.result)
         row.flags = lib.PB_SYSCALL_NO_RETURN if decoding.noreturn else 0
         row.flags |= lib.PB_SYSCALL_EXEC if decoding.exec else 0
+        row.remark = getattr(lib, f"PB_REMARK_{decoding.remark.upper()}")
         for index, number in enumerate(decoding.order):
             row.order[index] = number + 1
         for index, argument in enumerate(decoding.arguments):
@@ -132,14 +185,19 @@ class Plan:
     def _argument(self, row: Any, argument: Argument) -> None:
         row.name = self._text(argument.name)
         row.kind = _kind(argument.kind)
-        row.table = self._numbers[argument.table] if argument.table else 0
+        numbers = self._struct_numbers if argument.kind == "struct" else self._numbers
+        row.table = numbers[argument.table] if argument.table else 0
+        row.wide = bool(_WIDE.search(argument.type)) or argument.table in self._wide
+        row.change = argument.change
+        if argument.kind == "hex" and not row.wide and argument.type:
+            row.kind = lib.PB_ARG_HEX32
         row.prefix = self._text(argument.prefix + "=" if argument.prefix else None)
         if argument.shown_if:
             row.shown_if_argument, row.shown_if_mask = argument.shown_if[0] + 1, argument.shown_if[1]
 
 
 def _kind(name: str) -> int:
-    value: int = getattr(lib, "PB_ARG_" + name.upper())
+    value: int = getattr(lib, "PB_ARG_" + _KINDS.get(name, name).upper())
     return value
 
 
@@ -151,4 +209,6 @@ def build_plan(*, string_bytes: int = 128, machine: str | None = None) -> Plan:
     """
     name = machine or platform.machine()
     tables = load_tables(name)
-    return Plan(load_decodings(load_syscalls(machine), tables, name), tables, string_bytes=string_bytes)
+    structs = load_structs(tables, name)
+    decodings = load_decodings(load_syscalls(machine), tables, name, structs)
+    return Plan(decodings, tables, structs, string_bytes=string_bytes)

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the BPF program does at each system call: recorded or not, and which memory is captured when.
 
-What it is not: it decides nothing while recording; the program reads these rows from its rodata ``syscalls``.
-Source: bpf/records.h (struct pb_syscall_rule), filled here and nowhere else.
+What it is not: it decides nothing while recording; the program reads these rows from its rodata ``rules``.
+Source: bpf/records.h (struct pb_rules), filled here and nowhere else.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.errors import ConfigError
-from otel_perfbuf.records.arguments import Argument, Decoding, load_decodings
+from otel_perfbuf.records.arguments import Argument, Capture, Decoding, load_decodings
 from otel_perfbuf.records.classes import select_syscalls
 from otel_perfbuf.records.constants import load_tables
 from otel_perfbuf.records.syscalls import load_syscalls
@@ -26,62 +27,177 @@ MAX_CAPTURE_BYTES = 4096  # records.h: struct pb_capture_rule.max_bytes
 _ARGV_BYTES = 512  # of argv; strace shows 32 strings of 32 bytes at most
 _SOCKADDR_BYTES = 128  # sizeof(struct sockaddr_storage)
 
+_SETS_BYTES = 128  # of select's and affinity's bits: 1,024
+_ELEMENTS = 32  # of an array; strace shows no more
+_SIZED_BYTES = 256  # of a struct whose size is an argument
+
 _CAPTURE_KINDS = {
-    "path": "STRING", "string": "STRING", "strings": "STRINGS", "environment": "COUNT", "sockaddr": "SOCKADDR",
-    "length_pointer": "WORD", "word_pointer": "WORD", "error_pointer": "WORD",
-    "wait_status": "WORD", "fd_pair": "STRUCT", "sigset": "STRUCT",
-    "struct": "STRUCT", "buffer": "BUFFER",
-}  # fmt: skip
+    "path": "STRING",
+    "string": "STRING",
+    "strings": "STRINGS",
+    "environment": "COUNT",
+    "sockaddr": "SOCKADDR",
+    "length_pointer": "WORD",
+    "word_pointer": "WORD",
+    "error_pointer": "WORD",
+    "wait_status": "WORD",
+    "fd_pair": "STRUCT",
+    "sigset": "STRUCT",
+    "struct": "STRUCT",
+    "buffer": "BUFFER",
+    "buffer_hex": "BUFFER",
+    "iovec": "BUFFER",
+    "iovec_read": "BUFFER",
+    "iovec_write": "BUFFER",
+    "message_send": "STRUCT",
+    "message_receive": "STRUCT",
+    "messages_send": "BUFFER",
+    "messages_receive": "BUFFER",
+    "sigset_size": "STRUCT",
+    "remaining": "STRUCT",
+    "option": "BUFFER",
+    "option_text": "BUFFER",
+    "entries": "ENTRIES",
+    "fdset": "BUFFER",
+    "cpuset": "BUFFER",
+    "bits": "BUFFER",
+}
+_BYTES = frozenset({"WORD", "STRUCT", "BUFFER"})  # memory of some length: the same to the engine
 _WHEN = {"exit": "AT_EXIT", "enter": "AT_ENTER", "both": "AT_BOTH", "success": "AT_SUCCESS"}
 # Not content but a name: captured whatever `buffers` says.
 _NAMES = frozenset({"readlink", "readlinkat", "sethostname", "setdomainname"})
 
 
-def _captures(decoding: Decoding) -> list[tuple[int, Argument]]:
-    """The arguments with something to capture; a variant may capture what its row does not."""
-    found: dict[int, Argument] = {}
-    for arguments in (decoding.arguments, *(variant.arguments for variant in decoding.variants)):
-        for index, argument in enumerate(arguments):
-            if argument.capture is not None and argument.kind in _CAPTURE_KINDS:
-                found.setdefault(index, argument)
-    return sorted(found.items())
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One struct pb_capture_rule; ``conditions`` are (argument, mask, value)."""
+
+    kind: str
+    argument: int
+    when: str
+    length_from: str = "fixed"
+    length: int = 0
+    max_bytes: int = 0
+    scale: int = 1
+    part: int = 0
+    behind: int | None = None
+    conditions: tuple[tuple[int, int, int], ...] = ()
 
 
-def _max_bytes(kind: str, argument: Argument, string_bytes: int, path_bytes: int, *, name: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    string_bytes: int
+    path_bytes: int
+    buffers: Buffers
+
+
+def _max_bytes(kind: str, argument: Argument, capture: Capture, limits: _Limits, *, name: bool) -> int:
     if kind == "STRING":
-        return path_bytes if argument.kind == "path" else string_bytes
-    if kind == "BUFFER":
-        return path_bytes if name else string_bytes
-    if kind == "STRUCT":
-        return argument.capture.length if argument.capture else 0
-    return {"STRINGS": _ARGV_BYTES, "SOCKADDR": _SOCKADDR_BYTES, "WORD": 4, "COUNT": 0}[kind]
+        return limits.path_bytes if argument.kind == "path" else limits.string_bytes
+    if argument.kind in ("buffer", "buffer_hex"):
+        return limits.path_bytes if name else limits.string_bytes
+    if kind in _BYTES and argument.kind not in ("length_pointer", "word_pointer", "error_pointer", "wait_status"):
+        if capture.length_from == "fixed":
+            return min(capture.length * capture.scale, MAX_CAPTURE_BYTES)
+        if argument.kind in ("fdset", "cpuset", "bits"):
+            return _SETS_BYTES
+        if argument.kind.startswith("messages"):
+            return 2 * capture.scale
+        return min(_ELEMENTS * capture.scale, MAX_CAPTURE_BYTES) if capture.scale > 1 else _SIZED_BYTES
+    return {"STRINGS": _ARGV_BYTES, "SOCKADDR": _SOCKADDR_BYTES, "WORD": 4, "COUNT": 0, "ENTRIES": 0}[kind]
 
 
-def _fill(rule: Any, decoding: Decoding, string_bytes: int, path_bytes: int, buffers: Buffers) -> None:
+def _message_rules(index: int, when: str, first: int, at: int, limits: _Limits) -> list[_Rule]:
+    """What the pointers of a struct msghdr at offset ``at`` of the argument's memory name (parts: text_message.c)."""
+    rules = [
+        _Rule("SOCKADDR", index, when, "field4", at + 8, _SOCKADDR_BYTES, 1, first + 1, at),
+        _Rule("BUFFER", index, when, "field8", at + 24, 16 * 16, 16, first + 2, at + 16),
+        _Rule("BUFFER", index, when, "field8", at + 40, _SIZED_BYTES, 1, first + 4, at + 32),
+    ]
+    if limits.buffers == "content":
+        rules.append(_Rule("VECTOR", index, when, "field8", at + 24, limits.string_bytes, 1, first + 3, at + 16))
+    return rules
+
+
+def _further(index: int, argument: Argument, capture: Capture, limits: _Limits) -> list[_Rule]:
+    """What the argument's memory points to."""
+    kind, content = argument.kind, limits.buffers == "content"
+    if kind in ("iovec_read", "iovec_write") and content:
+        when = "success" if kind == "iovec_read" else "exit"
+        return [_Rule("VECTOR", index, when, capture.length_from, capture.length, limits.string_bytes, 1, 1)]
+    if kind == "sigset_size":
+        return [_Rule("STRUCT", index, "exit", "fixed", 8, 8, 1, 1, 0)]
+    if kind in ("message_send", "message_receive"):
+        return _message_rules(index, "exit" if kind == "message_send" else "success", 0, 0, limits)
+    if kind in ("messages_send", "messages_receive"):
+        return [*_message_rules(index, "exit", 0, 0, limits), *_message_rules(index, "exit", 4, 64, limits)]
+    return []
+
+
+def _of_argument(index: int, argument: Argument, name: str, limits: _Limits) -> list[_Rule]:
+    capture = argument.capture
+    kind = _CAPTURE_KINDS.get(argument.kind)
+    if capture is None or kind is None:
+        return []
+    if argument.kind in ("buffer", "buffer_hex") and limits.buffers != "content" and name not in _NAMES:
+        return []
+    most = _max_bytes(kind, argument, capture, limits, name=name in _NAMES)
+    length = capture.length if capture.length_from != "fixed" or kind in _BYTES else most
+    if kind == "WORD":
+        length = most
+    own = _Rule(kind, index, capture.when, capture.length_from, length, most, capture.scale)
+    return [own, *_further(index, argument, capture, limits)]
+
+
+def _alike(one: _Rule, other: _Rule) -> bool:
+    """Whether both give the same bytes."""
+    return replace(one, conditions=(), kind="") == replace(other, conditions=(), kind="") and (
+        one.kind == other.kind or {one.kind, other.kind} <= _BYTES
+    )
+
+
+def _rules_of(decoding: Decoding, limits: _Limits) -> list[_Rule]:
+    """A syscall's rules: those of its variants first, each under its conditions, unless the row's own does as well."""
     name = decoding.syscall.name
-    rule.arguments = len(decoding.arguments)
-    if decoding.noreturn:
-        rule.flags |= lib.PB_SYSCALL_NO_RETURN
-    if decoding.exec:
-        rule.flags |= lib.PB_SYSCALL_EXEC
+    own = [rule for index, one in enumerate(decoding.arguments) for rule in _of_argument(index, one, name, limits)]
+    found = []
+    for variant in decoding.variants:
+        conditions = tuple((one.argument, one.mask, one.value) for one in variant.conditions)
+        for index, argument in enumerate(variant.arguments):
+            for rule in _of_argument(index, argument, name, limits):
+                if not any(_alike(rule, other) for other in own):
+                    found.append(replace(rule, conditions=conditions))
+    return found + own
+
+
+def _fill(row: Any, rule: _Rule) -> None:
+    row.kind = getattr(lib, f"PB_CAPTURE_{rule.kind}")
+    row.argument = rule.argument
+    row.when = getattr(lib, f"PB_{_WHEN[rule.when]}")
+    row.length_from = getattr(lib, f"PB_LENGTH_{rule.length_from.upper()}")
+    row.length, row.max_bytes, row.part = rule.length, rule.max_bytes, rule.part
+    row.scale = rule.scale if rule.scale > 1 else 0
+    row.behind, row.offset = (0, 0) if rule.behind is None else (1, rule.behind)
+    for index, (argument, mask, value) in enumerate(rule.conditions):
+        row.if_argument[index], row.if_mask[index], row.if_value[index] = argument, mask, value
+
+
+def _fill_all(rules: Any, decodings: dict[int, Decoding], limits: _Limits) -> None:
     used = 0
-    for index, argument in _captures(decoding):
-        kind = _CAPTURE_KINDS[argument.kind]
-        if kind == "BUFFER" and buffers != "content" and name not in _NAMES:
-            continue
-        if used == lib.PB_CAPTURES:
-            break  # no room: the argument is shown as its address
-        capture, row = argument.capture, rule.captures[used]
-        assert capture is not None
-        used += 1
-        row.kind = getattr(lib, f"PB_CAPTURE_{kind}")
-        row.argument = index
-        row.when = getattr(lib, f"PB_{_WHEN[capture.when]}")
-        row.length_from = getattr(lib, f"PB_LENGTH_{capture.length_from.upper()}")
-        row.max_bytes = _max_bytes(kind, argument, string_bytes, path_bytes, name=name in _NAMES)
-        row.length = capture.length if capture.length_from != "fixed" else row.max_bytes
-        rule.enter_rules += capture.when in ("enter", "both")
-        rule.exit_rules += capture.when in ("exit", "success", "both")
+    for number, decoding in decodings.items():
+        found = _rules_of(decoding, limits)
+        if len(found) > lib.PB_SYSCALL_CAPTURES or used + len(found) > lib.PB_RULES:
+            raise ValueError(f"arguments.tsv: {decoding.syscall.name}: no room for {len(found)} capture rules")
+        row = rules.syscalls[number]
+        row.arguments = len(decoding.arguments)
+        row.flags |= lib.PB_SYSCALL_NO_RETURN if decoding.noreturn else 0
+        row.flags |= lib.PB_SYSCALL_EXEC if decoding.exec else 0
+        row.first, row.count = used, len(found)
+        for rule in found:
+            _fill(rules.captures[used], rule)
+            used += 1
+        row.enter_rules = sum(rule.when in ("enter", "both") for rule in found)
+        row.exit_rules = sum(rule.when in ("exit", "success", "both") for rule in found)
 
 
 def syscall_rules(
@@ -93,7 +209,7 @@ def syscall_rules(
     buffers: Buffers = "none",
     machine: str | None = None,
 ) -> bytes:
-    """``struct pb_syscall_rule[PB_SYSCALLS]`` as bytes, for the rodata ``syscalls``, by number.
+    """``struct pb_rules`` as bytes, for the rodata ``rules``.
 
     ``include`` and ``exclude`` take names and strace's classes (``%file``; ``!`` excludes; none included = all).
     ``max_string_bytes`` and ``max_path_bytes``: captured at most, 1 to 4096. ``buffers``: contents are captured only
@@ -107,24 +223,24 @@ def syscall_rules(
     decodings = load_decodings(load_syscalls(machine), load_tables(name), name)
     by_name = {decoding.syscall.name for decoding in decodings.values()}
     recorded = select_syscalls(by_name, include=include, exclude=exclude)
-    rules = ffi.new("struct pb_syscall_rule[]", lib.PB_SYSCALLS)
+    rules = ffi.new("struct pb_rules *")
+    known = {number: decoding for number, decoding in decodings.items() if number < lib.PB_SYSCALLS}
+    _fill_all(rules, known, _Limits(max_string_bytes, max_path_bytes, buffers))
     for number in range(lib.PB_SYSCALLS):
-        decoding = decodings.get(number)
+        row, decoding = rules.syscalls[number], known.get(number)
         if decoding is None:
             # a syscall newer than the tables: recorded with all six arguments unless names were chosen
-            rules[number].arguments = 6
-            rules[number].flags = 0 if include else lib.PB_SYSCALL_RECORDED
-            continue
-        _fill(rules[number], decoding, max_string_bytes, max_path_bytes, buffers)
-        if decoding.syscall.name in recorded:
-            rules[number].flags |= lib.PB_SYSCALL_RECORDED
+            row.arguments = 6
+            row.flags = 0 if include else lib.PB_SYSCALL_RECORDED
+        elif decoding.syscall.name in recorded:
+            row.flags |= lib.PB_SYSCALL_RECORDED
     return bytes(ffi.buffer(rules))
 
 
 def records_all(rules: bytes, names: Iterable[str], machine: str | None = None) -> bool:
     """Whether ``rules`` (of `syscall_rules`) record every one of the syscalls that this machine has of ``names``."""
     wanted = frozenset(names)
-    rows = ffi.from_buffer("struct pb_syscall_rule[]", rules)
+    rows = ffi.from_buffer("struct pb_rules *", rules).syscalls
     return all(
         rows[number].flags & lib.PB_SYSCALL_RECORDED
         for number, syscall in load_syscalls(machine).items()

@@ -158,7 +158,7 @@ class Plan:
                 at.name, at.offset, at.bytes, at.kind = self.text(one.name), one.offset, one.size, one.kind
                 at.table = self.table_index.get(one.table or "", 0)
             c.fields, c.count, c.bytes = fields, len(layout.fields), layout.size
-            c.array, c.more = layout.array, layout.more
+            c.array, c.more, c.least = layout.array, layout.more, 0 if layout.array else layout.size
         return array
 
     def argument(self, c: Any, arg: Arg) -> None:

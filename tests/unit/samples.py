@@ -26,11 +26,12 @@ class Capture:
     data: bytes
     extent: int | None = None
     flags: int = 0
+    part: int = 0
 
     def encode(self) -> bytes:
         """Header, data, padding to 8."""
         extent = len(self.data) if self.extent is None else self.extent
-        head = struct.pack("=BBBBHH", self.argument, self.kind, self.flags, 0, len(self.data), extent)
+        head = struct.pack("=BBBBHH", self.argument, self.kind, self.flags, self.part, len(self.data), extent)
         return head + self.data + bytes(-len(self.data) % 8)
 
 

@@ -20,6 +20,7 @@ from otel_perfbuf.errors import ConfigError
 from otel_perfbuf.records.arguments import argument_by_rules, load_decodings
 from otel_perfbuf.records.constants import Table, load_tables
 from otel_perfbuf.records.errnos import error_rows, signal_rows
+from otel_perfbuf.records.structs import load_structs
 from otel_perfbuf.records.syscalls import MACHINES, Parameter, load_syscalls, parse_format, shipped_syscalls
 
 FORMAT = """name: sys_enter_openat
@@ -155,12 +156,13 @@ def test_tables_are_in_the_order_that_the_engine_needs(table: Table) -> None:
 def test_every_row_of_the_argument_table_is_of_a_known_call(machine: str) -> None:
     """All decodings load, and each table name in them exists."""
     tables = load_tables(machine)
+    names = {*tables, *load_structs(tables, machine)}
     decodings = load_decodings(shipped_syscalls(machine), tables, machine)
     for decoding in decodings.values():
         named = [argument.table for argument in decoding.arguments] + [decoding.result.table]
         for variant in decoding.variants:
             named += [argument.table for argument in variant.arguments] + [variant.result.table]
-        assert all(name in tables for name in named if name)
+        assert all(name in names for name in named if name)
 
 
 def test_clone_differs_on_aarch64() -> None:

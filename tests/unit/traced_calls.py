@@ -38,7 +38,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a call: ``captures`` are (argument, kind, bytes, extent, flags) at enter and at exit."""
+    """What came of a call: ``captures`` are (argument, kind, bytes, extent, flags, part) at enter and at exit."""
 
     line: str
     args: list[int]
@@ -48,7 +48,9 @@ class Answer:
 
 
 class _Child:
-    """The traced side. A rule is (kind, argument, when, length_from, length, max_bytes), kinds by name."""
+    """The traced side. A rule is (kind, argument, when, length_from, length, max_bytes, scale, part, offset of the
+    pointer that it is behind or None, conditions), kinds by name.
+    """
 
     def __init__(self) -> None:
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -77,48 +79,96 @@ class _Child:
             address += 8
         return None if word is None else found
 
+    def word(self, address: int, size: int) -> int:
+        """An unsigned integer in memory; 0 where there is none."""
+        return int.from_bytes(self.read(address, size) or b"\0", sys.byteorder)
+
+    def count(self, rule: list[Any], args: list[int], result: int) -> int:
+        """How many the rule's memory has."""
+        length, memory = rule[4], args[rule[1]]
+        argument = args[length] if length < 6 else 0
+        found = {
+            "FIXED": lambda: length,
+            "ARGUMENT": lambda: argument & WORD,
+            "UINT": lambda: argument & 0xFFFFFFFF,
+            "INT": lambda: ctypes.c_int(argument & 0xFFFFFFFF).value,
+            "RESULT": lambda: result,
+            "POINTER": lambda: self.word(argument, 4),
+            "BITS": lambda: ((argument & 0x7FFFFFFF) + 63) // 64 * 8,
+            "FIELD4": lambda: self.word(memory + length, 4),
+            "FIELD8": lambda: self.word(memory + length, 8),
+        }[rule[3]]()
+        return min(int(found), 0x7FFFFFFF)
+
+    def vector(self, address: int, count: int, most: int, left: int) -> bytes:
+        """What an array of iovec points to, each with its length in front."""
+        data = b""
+        for index in range(min(count, 16)):
+            base, size = self.word(address + 16 * index, 8), self.word(address + 16 * index + 8, 8)
+            size, left = min(size, left), left - min(size, left)
+            found = self.read(base, min(size, most)) if size else b""
+            data += WORD.to_bytes(8, "little") if found is None else len(found).to_bytes(8, "little") + found
+            data += bytes(-len(data) % 8)
+        return data
+
     def capture(self, rule: list[Any], args: list[int], result: int) -> list[Any] | None:
         """One capture as the BPF program makes it."""
-        kind, argument, _, length_from, length, most = rule
+        kind, argument, when, _, _, most, scale, part, behind, _ = rule
         address = args[argument]
+        if behind is not None and address:
+            address = self.word(address + behind, 8)
         if address == 0:
             return None
         if kind in ("STRINGS", "COUNT"):
             strings = self.pointers(address)
             if strings is None:
-                return [argument, kind, "", 0, 2]
+                return [argument, kind, "", 0, 2, part]
             joined = b"" if kind == "COUNT" else b"".join(text + b"\0" for text in strings)
-            return [argument, kind, joined[:most].hex(), len(strings), int(len(joined) > most)]
+            return [argument, kind, joined[:most].hex(), len(strings), int(len(joined) > most), part]
         if kind == "STRING":
             found = self.read(address, 1 << 16)
             if found is None:
-                return [argument, kind, "", 0, 2]
+                return [argument, kind, "", 0, 2, part]
             text = found.split(b"\0")[0]
-            return [argument, kind, text[:most].hex(), min(len(text), 65535), int(len(text) > most)]
-        size = length
-        if length_from == "ARGUMENT":
-            size = args[length] & 0xFFFFFFFF
-        elif length_from == "RESULT":
-            size = result
-        elif length_from == "POINTER":
-            size = int.from_bytes(self.read(args[length], 4) or b"\0", sys.byteorder)
-        size = max(size, 0)
-        data = self.read(address, min(size, most))
-        if data is None:
-            return [argument, kind, "", min(size, 65535), 2]
-        return [argument, kind, data.hex(), min(size, 65535), int(size > most)]
+            return [argument, kind, text[:most].hex(), min(len(text), 65535), int(len(text) > most), part]
+        size = 4 if kind == "WORD" else self.count(rule, args, result)
+        if size < 0:
+            return None
+        if kind == "ENTRIES":
+            return None  # no call here reads a directory
+        if kind == "VECTOR":
+            reads = when == "SUCCESS"
+            data = self.vector(address, size, most, result if reads else WORD)
+            return [argument, kind, data.hex(), min(size, 65535), int(reads), part]
+        size *= scale
+        found = self.read(address, min(size, most))
+        if found is None:
+            return [argument, kind, "", min(size, 65535), 2, part]
+        return [argument, kind, found.hex(), min(size, 65535), int(size > most), part]
+
+    def captures(self, rules: list[list[Any]], moments: tuple[str, ...], args: list[int], result: int) -> list[Any]:
+        """All of one moment: of each memory the first rule that is due and holds."""
+        done, found = set(), []
+        for rule in rules:
+            slot = (rule[1], rule[7])
+            holds = all(args[argument] & mask == value for argument, mask, value in rule[9])
+            if rule[2] not in moments or slot in done or not holds:
+                continue
+            done.add(slot)
+            found.append(self.capture(rule, args, result))
+        return [capture for capture in found if capture]
 
     def make(self, number: int, args: list[int], rules: list[list[Any]]) -> dict[str, Any]:
         """The call, between two captures."""
         words = [ctypes.c_ulong(word & WORD) for word in args]
         head = ctypes.c_long(number)
-        enter = [c for rule in rules if rule[2] in ("ENTER", "BOTH") and (c := self.capture(rule, args, 0))]
+        enter = self.captures(rules, ("ENTER", "BOTH"), args, 0)
         self.libc.prctl(MARK, None)
         result = self.libc.syscall(head, *words)
         if result == -1:
             result = -ctypes.get_errno()
         when = ("EXIT", "BOTH") if result < 0 else ("EXIT", "BOTH", "SUCCESS")
-        exit_ = [c for rule in rules if rule[2] in when and (c := self.capture(rule, args, result))]
+        exit_ = self.captures(rules, when, args, result)
         return {"args": [word & WORD for word in args], "result": result, "enter": enter, "exit": exit_}
 
     def run(self, jobs: list[Any]) -> list[dict[str, Any]]:

@@ -32,19 +32,25 @@ def _name_of(prefix: str, value: int, names: Sequence[str]) -> str:
 @cache
 def rules() -> dict[str, list[list[Any]]]:
     """The capture rules of each syscall, kinds by name."""
-    table = ffi.from_buffer("struct pb_syscall_rule[]", syscall_rules(buffers="content"))
+    table = ffi.from_buffer("struct pb_rules *", syscall_rules(buffers="content"))
     found: dict[str, list[list[Any]]] = {}
-    kinds = ("STRING", "BUFFER", "SOCKADDR", "WORD", "STRUCT", "STRINGS", "COUNT")
+    kinds = ("STRING", "BUFFER", "SOCKADDR", "WORD", "STRUCT", "STRINGS", "COUNT", "VECTOR", "ENTRIES")
+    lengths = ("FIXED", "ARGUMENT", "RESULT", "POINTER", "FIELD4", "FIELD8", "BITS", "UINT", "INT")
     for number, decoding in plan().decodings.items():
-        rows = [row for row in table[number].captures if row.kind != lib.PB_CAPTURE_NONE]
+        own = table.syscalls[number]
+        rows = table.captures[own.first : own.first + own.count]
         found[decoding.syscall.name] = [
             [
                 _name_of("PB_CAPTURE_", row.kind, kinds),
                 row.argument,
                 _name_of("PB_AT_", row.when, ("EXIT", "ENTER", "BOTH", "SUCCESS")),
-                _name_of("PB_LENGTH_", row.length_from, ("FIXED", "ARGUMENT", "RESULT", "POINTER")),
+                _name_of("PB_LENGTH_", row.length_from, lengths),
                 row.length,
                 row.max_bytes,
+                row.scale or 1,
+                row.part,
+                row.offset if row.behind else None,
+                [list(one) for one in zip(row.if_argument, row.if_mask, row.if_value, strict=True)],
             ]
             for row in rows
         ]
@@ -53,8 +59,8 @@ def rules() -> dict[str, list[list[Any]]]:
 
 def _captures(items: list[list[Any]]) -> list[Capture]:
     return [
-        Capture(argument, getattr(lib, f"PB_CAPTURE_{kind}"), bytes.fromhex(data), extent, flags)
-        for argument, kind, data, extent, flags in items
+        Capture(argument, getattr(lib, f"PB_CAPTURE_{kind}"), bytes.fromhex(data), extent, flags, part)
+        for argument, kind, data, extent, flags, part in items
     ]
 
 

@@ -2,8 +2,8 @@
 """Tables of flag and value names, in strace's order and words.
 
 Rows come from data/struct_constants.tsv (names that stand in structs) and data/constants.tsv (made by
-scripts/make_constant_tables.py with the installed strace as oracle; a test compares the values with Python's os, socket,
-signal and mmap). Here is only what differs on aarch64.
+scripts/make_constant_tables.py with the installed strace as oracle; a test compares the values with Python's os,
+socket, signal and mmap). Here is only what differs on aarch64.
 Source: strace 6.1's output; include/uapi of Linux for the values.
 """
 

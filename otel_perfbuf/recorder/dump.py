@@ -82,41 +82,46 @@ def _table(history: History, captures: Sequence[Capture]) -> dict[ProcessKey, Pr
     return table
 
 
-def _target(firing: Firing, table: Mapping[ProcessKey, Process], offset_ns: int) -> ProcessKey | None:
-    return None if firing.pid is None else newest(firing.pid, table, firing.unix_ns - offset_ns)
+def _targets(firing: Firing, table: Mapping[ProcessKey, Process], offset_ns: int) -> list[ProcessKey]:
+    """The processes that the firing is about, as far as they are known: one, or the candidates."""
+    if firing.pid is None:
+        return []
+    found = [key for key in firing.processes if key in table]
+    one = newest(firing.pid, table, firing.unix_ns - offset_ns) if not found else None
+    return found if one is None else [one]
 
 
 def _in_scope(
-    firing: Firing, options: DumpOptions, target: ProcessKey | None, table: Mapping[ProcessKey, Process]
+    firing: Firing, options: DumpOptions, targets: Sequence[ProcessKey], table: Mapping[ProcessKey, Process]
 ) -> set[ProcessKey]:
     scope = options.scope
-    cgroup = firing.cgroup
-    if scope == "cgroup" and cgroup is None and target is not None:
-        process = table[target]
-        cgroup = process.cgroup or cgroup_path(process.cgroup_id) or None
-    if cgroup is not None:
-        inside = cgroup.rstrip("/")
+    cgroups = {firing.cgroup} if firing.cgroup is not None else set()
+    if scope == "cgroup" and not cgroups:
+        paths = {table[target].cgroup or cgroup_path(table[target].cgroup_id) for target in targets}
+        cgroups = paths - {""}
+    if cgroups:
+        inside = tuple(f"{cgroup.rstrip('/')}/" for cgroup in cgroups)
         return {
             key
             for key, process in table.items()
-            if ((path := process.cgroup or cgroup_path(process.cgroup_id)) == inside or path.startswith(inside + "/"))
+            if f"{process.cgroup or cgroup_path(process.cgroup_id)}/".startswith(inside)
         }
     if scope == "host" or firing.pid is None:
         return set(table)
     if options.root_pid is not None:
         # Only the command and what it started is recorded: a table that has lost a link must not lose its records.
         return set(table)
-    return descendants(target, table) if target is not None else set()
+    return set().union(*(descendants(target, table) for target in targets))
 
 
-def _mark_span(history: History, firing: Firing, target: ProcessKey | None, offset_ns: int) -> None:
+def _mark_span(history: History, firing: Firing, targets: Sequence[ProcessKey], offset_ns: int) -> None:
     """Gives the failed span's id to the records of its thread, where nothing else can have run there (CONTRACT 3)."""
     if firing.span is None or firing.interleaved or not firing.tid or not firing.start_unix_ns:
         return
     keys = history.processes()
     start, end = firing.start_unix_ns - offset_ns, (firing.end_unix_ns or firing.unix_ns) - offset_ns
     for thread in history.threads():
-        if thread.tid == firing.tid and keys[thread.process] == target:
+        if thread.tid == firing.tid and keys[thread.process] in targets:
             history.set_span(thread, start, end)
 
 
@@ -142,14 +147,14 @@ def make_dump(
         [capture.later_pages for capture in captures],
     )
     table = _table(history, captures)
-    target = _target(firing, table, offset)
-    scope = _in_scope(firing, options, target, table)
+    targets = _targets(firing, table, offset)
+    scope = _in_scope(firing, options, targets, table)
     keys = history.processes()
     end_ns = captures[-1].taken_ns
     start_ns = 0 if options.before_s is None else firing.unix_ns - offset - int(options.before_s * 1e9)
     in_scope = [key in scope for key in keys]
     selected, dropped = history.select(in_scope, start_ns, _FOREVER_NS, options.max_records)
-    _mark_span(history, firing, target, offset)
+    _mark_span(history, firing, targets, offset)
 
     trace_id = firing.span.trace_id if firing.span else secrets.token_bytes(16)
     flags = firing.span.flags if firing.span else 1
@@ -179,10 +184,12 @@ def make_dump(
         span=span,
         parent=firing.span,
         links=list(contexts),
+        matched_by=firing.matched_by,
+        candidates=len(firing.processes),
     )
     # The trigger's service name is the target's; other processes have their own.
-    resources = [process_resource(table[key], firing.service_name if key == target else None) for key in keys]
-    about = _about(firing, target, table)
+    resources = [process_resource(table[key], firing.service_name if key in targets else None) for key in keys]
+    about = _about(firing, targets, table)
     fds = None
     if fd_names:
         seeds = {key: found for capture in captures for key, found in capture.seeds.items()}
@@ -215,10 +222,16 @@ def make_dump(
     return Dump(header, Payload(tuple(chunks), header.dump_id), history.exit_statuses())
 
 
-def _about(firing: Firing, target: ProcessKey | None, table: Mapping[ProcessKey, Process]) -> Resource:
-    """The resource of the header and the dump span: the target process, as far as anything is known of it."""
-    if target is not None:
-        return process_resource(table[target], firing.service_name)
+def _about(firing: Firing, targets: Sequence[ProcessKey], table: Mapping[ProcessKey, Process]) -> Resource:
+    """The resource of the header and the dump span: the target process, as far as anything is known of it.
+
+    Of several, what they have in common, and the service's name.
+    """
+    if len(targets) == 1:
+        return process_resource(table[targets[0]], firing.service_name)
+    if targets:
+        every = [process_resource(table[key], firing.service_name).attributes for key in targets]
+        return Resource(attributes=[pair for pair in every[0] if all(pair in other for other in every[1:])])
     if firing.pid is not None:
         return process_resource(Process(pid=firing.pid), firing.service_name)
     resource = process_resource(Process(pid=0), firing.service_name or "host")

@@ -50,10 +50,12 @@ class Header:
     span: SpanContext
     parent: SpanContext | None
     links: Sequence[SpanContext]
+    matched_by: str | None = None
+    candidates: int = 0
 
     def attributes(self) -> list[KeyValue]:
         """The attributes of the header record and of the dump span."""
-        return [
+        found = [
             attribute("perfbuf.dump.id", self.dump_id),
             attribute("perfbuf.dump.trigger", self.trigger),
             attribute("perfbuf.dump.reason", self.reason),
@@ -72,6 +74,11 @@ class Header:
             attribute("perfbuf.dump.snapshot_ns", self.snapshot_ns),
             attribute("perfbuf.dump.redactions", self.redactions),
         ]
+        if self.matched_by is not None:
+            # The process was found by what telemetry says of it; several candidates are all in the dump.
+            found.append(attribute("perfbuf.dump.matched_by", self.matched_by))
+            found.append(attribute("perfbuf.dump.candidates", self.candidates))
+        return found
 
 
 def header_request(header: Header, resource: Resource) -> bytes:

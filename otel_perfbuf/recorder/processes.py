@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import unquote
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -26,6 +27,8 @@ __all__ = [
     "Process",
     "attribute",
     "cgroup_path",
+    "cgroup_paths",
+    "container_of",
     "process_from_proc",
     "process_resource",
     "same_start",
@@ -51,6 +54,14 @@ class Process:
     cgroup: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     exit_status: int | None = None
+    exit_ns: int = 0
+    """CLOCK_MONOTONIC; 0: it is alive, as far as is known."""
+
+    @property
+    def said(self) -> Mapping[str, str]:
+        """Resource attributes that its OTEL_* environment has."""
+        get = self.environment.get
+        return _environment_attributes(get("OTEL_RESOURCE_ATTRIBUTES", ""), get("OTEL_SERVICE_NAME", ""))
 
 
 def attribute(key: str, value: str | int | bool) -> KeyValue:
@@ -86,6 +97,22 @@ def _folder_of(mount: Path, cgroup_id: int) -> str:
     raise KeyError(cgroup_id)
 
 
+def cgroup_paths() -> dict[int, str]:
+    """The paths of all cgroups (v2) that are there, by id, in one walk."""
+    mount = _cgroup_mount()
+    found: dict[int, str] = {}
+    for folder, _, _ in os.walk(mount) if mount is not None else ():
+        with contextlib.suppress(OSError):
+            found[os.stat(folder).st_ino] = "/" if folder == str(mount) else "/" + os.path.relpath(folder, mount)
+    return found
+
+
+def container_of(cgroup: str) -> str | None:
+    """The container's id (64 hex digits) that a cgroup's path names, or None; the innermost one where they nest."""
+    found = _CONTAINER_ID.findall(cgroup)
+    return found[-1] if found else None
+
+
 def cgroup_path(cgroup_id: int) -> str:
     """A cgroup's path by its id (the inode number of its folder), "" when it is gone or not v2."""
     mount = _cgroup_mount()
@@ -110,6 +137,7 @@ def table_process(key: tuple[int, int], entry: ProcessEntry) -> Process:
         cgroup_id=entry.cgroup_id,
         environment=entry.environment,
         exit_status=entry.exit_status if entry.exit_ns else None,
+        exit_ns=entry.exit_ns,
     )
 
 
@@ -183,22 +211,23 @@ def process_from_proc(pid: int) -> Process | None:
     )
 
 
-def _environment_attributes(environment: Mapping[str, str]) -> dict[str, str]:
+@lru_cache(maxsize=1024)
+def _environment_attributes(pairs: str, service_name: str) -> Mapping[str, str]:
     """OTEL_RESOURCE_ATTRIBUTES (W3C Baggage form: percent-encoded values) and OTEL_SERVICE_NAME, which wins."""
     found: dict[str, str] = {}
-    for item in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+    for item in pairs.split(","):
         key, equals, value = item.partition("=")
         if equals and key.strip():
             found[key.strip()] = unquote(value.strip())
-    if environment.get("OTEL_SERVICE_NAME"):
-        found["service.name"] = environment["OTEL_SERVICE_NAME"]
-    return found
+    if service_name:
+        found["service.name"] = service_name
+    return MappingProxyType(found)
 
 
 def process_resource(process: Process, service_name: str | None = None) -> Resource:
     """A process as an OTel resource (CONTRACT section 4); ``service_name`` is the trigger's and wins."""
     name = os.path.basename(process.executable) or process.comm
-    attributes: dict[str, str | int] = dict(_environment_attributes(process.environment))
+    attributes: dict[str, str | int] = dict(process.said)
     if service_name or "service.name" not in attributes:
         attributes["service.name"] = service_name or name or "unknown_service"
     attributes["process.pid"] = process.pid
@@ -211,8 +240,8 @@ def process_resource(process: Process, service_name: str | None = None) -> Resou
     cgroup = process.cgroup or cgroup_path(process.cgroup_id)
     if cgroup:
         attributes["process.linux.cgroup"] = cgroup
-        if container := _CONTAINER_ID.search(cgroup):
-            attributes["container.id"] = container[1]
+        if container := container_of(cgroup):
+            attributes["container.id"] = container
     attributes["host.name"] = socket.gethostname()
     if process.namespace_pid not in (0, process.pid):
         attributes["perfbuf.process.namespace_pid"] = process.namespace_pid

@@ -150,13 +150,14 @@ class HistorySource:
         taken_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         pages += self._blocked_before(pages)
         entries = read_entries(pages, self._rules, self._read_pages_again)
-        processes = self._processes()
+        processes = self.processes()
         stats = stats or self.program.stats()
         offset_ns, shared = unix_offset_ns(), self.rings.shared
         seeds, later = ({}, b"") if self._seed_book is None else self._seed_book.read(pages, processes, pids)
         return Capture(pages, batch, entries, processes, stats, offset_ns, taken_ns, snapshot_ns, shared, seeds, later)
 
-    def _processes(self) -> dict[ProcessKey, Process]:
+    def processes(self) -> dict[ProcessKey, Process]:
+        """The kernel's process table as it is now, the dead too; takes some microseconds a process."""
         sight = self._first_sight
         table = {key: table_process(key, entry) for key, entry in self.program.processes().items()}
         return table if sight is None else {key: sight.completed(process) for key, process in table.items()}

@@ -17,7 +17,7 @@ from otel_perfbuf.exporters.payload import Payload
 from otel_perfbuf.service.alerts import AlertTrigger
 from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions
 from otel_perfbuf.service.parts import Gate, History, Live, MadeDump, Recorder
-from otel_perfbuf.triggers.firing import Trigger
+from otel_perfbuf.triggers.firing import Evidence, Match, Trigger
 from otel_perfbuf.triggers.process_exit import CORE_SIGNALS, ProcessExitOptions
 
 if TYPE_CHECKING:
@@ -32,7 +32,13 @@ class _KernelHistory:
     """A HistorySource with the service's view of it."""
 
     def __init__(self, source: HistorySource) -> None:
+        from otel_perfbuf.recorder.clock import unix_offset_ns
+        from otel_perfbuf.recorder.finding import ProcessFinder
+        from otel_perfbuf.recorder.hosts import this_host
+        from otel_perfbuf.recorder.processes import cgroup_paths
+
         self.source = source
+        self._finder = ProcessFinder(source.processes, cgroup_paths, unix_offset_ns, this_host())
 
     def attach(self) -> None:
         self.source.attach()
@@ -60,6 +66,9 @@ class _KernelHistory:
         from otel_perfbuf.recorder.clock import unix_offset_ns
 
         return AlertTrigger(self.source.alerts, options, unix_offset_ns)
+
+    def find(self, evidence: Evidence) -> Match:
+        return self._finder(evidence)
 
     def close(self) -> None:
         self.source.close()

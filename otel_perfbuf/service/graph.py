@@ -52,13 +52,15 @@ class Route:
 class Graph:
     """What is used: components that no pipeline leads to are not started, as in a Collector.
 
-    ``routes``: by id of a forward receiver or a flight recorder, each exporter once.
+    ``routes``: by id of a forward receiver or a flight recorder, each exporter once. ``triggers``: by id of a telemetry
+    receiver, the flight recorders that each signal of it ends in.
     """
 
     forward: tuple[str, ...]
     recorders: tuple[str, ...]
     exporters: tuple[str, ...]
     routes: Mapping[str, tuple[Route, ...]]
+    triggers: Mapping[str, Mapping[Signal, tuple[str, ...]]]
 
 
 def build_graph(configuration: Configuration) -> Graph:
@@ -74,12 +76,28 @@ def build_graph(configuration: Configuration) -> Graph:
         source: tuple(Route(exporter, frozenset(found)) for exporter, found in ways.items())
         for source, ways in signals.items()
     }
+    recorders = tuple(source for source in routes if source in configuration.connectors)
     return Graph(
         forward=tuple(source for source in routes if source in configuration.receivers),
-        recorders=tuple(source for source in routes if source in configuration.connectors),
+        recorders=recorders,
         exporters=tuple(dict.fromkeys(route.exporter for ways in routes.values() for route in ways)),
         routes=routes,
+        triggers=_triggers(configuration, recorders),
     )
+
+
+def _triggers(
+    configuration: Configuration, recorders: tuple[str, ...]
+) -> Mapping[str, Mapping[Signal, tuple[str, ...]]]:
+    found: dict[str, dict[Signal, tuple[str, ...]]] = {}
+    for name, pipeline in configuration.service.pipelines.items():
+        signal = cast(Signal, name.partition("/")[0])
+        ends = [target for target in pipeline.exporters if target in recorders]
+        for source in pipeline.receivers if ends else ():
+            if source in configuration.receivers:
+                signals = found.setdefault(source, {})
+                signals[signal] = tuple(dict.fromkeys((*signals.get(signal, ()), *ends)))
+    return found
 
 
 def check_graph(configuration: Configuration, named: Mapping[Section, set[str]], problems: Problems) -> None:
@@ -169,7 +187,13 @@ def _check_pipeline(
     for index, source in enumerate(pipeline.receivers):
         receiver = configuration.receivers.get(source)
         here = f"{path}.receivers.{index}"
-        if receiver is None or not isinstance(receiver.options, PerfBufferOptions):
+        if receiver is None:
+            continue
+        if not isinstance(receiver.options, PerfBufferOptions):
+            passed = [target for target in pipeline.exporters if target in named["exporters"]]
+            if passed:
+                sentence = f"{source} only triggers: it can end in a flight_recorder, not in {passed[0]}"
+                problems.add(here, f"{sentence}; let a Collector pass telemetry on")
             continue
         if receiver.options.mode == "overwritable":
             problems.add(

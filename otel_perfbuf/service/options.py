@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, fi
 from pydantic_core import PydanticCustomError
 
 from otel_perfbuf.errors import ConfigError
-from otel_perfbuf.exporters.options import StrictModel, TlsOptions
+from otel_perfbuf.exporters.options import StrictModel
 from otel_perfbuf.plugins import OURS, registered_readers
 from otel_perfbuf.triggers.bound import RUN_DIRECTORY
 from otel_perfbuf.triggers.manners import BudgetOptions
@@ -30,7 +30,6 @@ __all__ = [
     "FlightRecorderOptions",
     "FluentForwardOptions",
     "HealthCheckOptions",
-    "OtlpReceiverOptions",
     "PerfBufferOptions",
     "TelemetryOptions",
     "TriggersOptions",
@@ -228,37 +227,6 @@ class PerfBufferOptions(StrictModel):
         return 2 * rings * (2 if self.snapshot == "swap" else 1)
 
 
-class GrpcReceiverOptions(StrictModel):
-    """`protocols: {grpc: ...}`."""
-
-    endpoint: Endpoint = "127.0.0.1:4327"
-    tls: TlsOptions | None = None
-
-
-class HttpReceiverOptions(StrictModel):
-    """`protocols: {http: ...}`."""
-
-    endpoint: Endpoint = "127.0.0.1:4328"
-    tls: TlsOptions | None = None
-
-
-class ProtocolsOptions(StrictModel):
-    """Which of both are served."""
-
-    grpc: GrpcReceiverOptions | None = None
-    http: HttpReceiverOptions | None = None
-
-
-class OtlpReceiverOptions(StrictModel):
-    """OTLP in, as a source of triggers."""
-
-    protocols: ProtocolsOptions = ProtocolsOptions(grpc=GrpcReceiverOptions(), http=HttpReceiverOptions())
-
-    def unavailable(self) -> Unavailable:
-        """All of it."""
-        return [("", "OTLP in is not available yet; applications can trigger through the socket trigger")]
-
-
 class FluentForwardOptions(StrictModel):
     """Fluent in, as a source of triggers."""
 
@@ -342,19 +310,12 @@ class FlightRecorderOptions(StrictModel):
     def unavailable(self) -> Unavailable:
         """What this version cannot do."""
         triggers = self.triggers
-        found = [
-            (f"triggers.{name}", f"{_NOT_YET}; process_exit, socket and manual are")
-            for name in ("span_error", "log_severity", "oom_kill")
-            if getattr(triggers, name) is not None
-        ]
+        found = [("triggers.oom_kill", _NOT_YET)] if triggers.oom_kill is not None else []
         error = triggers.syscall_error
         if error is not None and error.syscalls and error.errnos:
             found.append(("triggers.syscall_error", _NOT_YET))
-        found += [
-            (f"triggers.{name}", _NOT_YET)
-            for name in ("span_latency", "syscall_latency")
-            if (latency := getattr(triggers, name)) is not None and latency.longer_than > 0
-        ]
+        if triggers.syscall_latency is not None and triggers.syscall_latency.longer_than > 0:
+            found.append(("triggers.syscall_latency", _NOT_YET))
         if len(self.history) > 1:
             found.append(("history", "one receiver is available yet, not several"))
         return found

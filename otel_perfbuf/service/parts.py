@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from otel_perfbuf.exporters.payload import Payload
 from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions
-from otel_perfbuf.triggers.firing import Firing, Trigger
+from otel_perfbuf.triggers.firing import Evidence, Firing, Match, Trigger
 from otel_perfbuf.triggers.process_exit import ProcessExitOptions
 
 __all__ = ["Gate", "Header", "History", "Live", "MadeDump", "Parts", "Recorder"]
@@ -91,6 +91,9 @@ class History(Protocol):
 
     def exits(self, options: ProcessExitOptions) -> Trigger:
         """The process_exit trigger of this history."""
+
+    def find(self, evidence: Evidence) -> Match:
+        """The recorded processes that telemetry is of; called by one thread."""
 
     def close(self) -> None:
         """Detaches."""

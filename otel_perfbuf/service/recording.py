@@ -12,8 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
+from otel_perfbuf.exporters.payload import Signal
 from otel_perfbuf.service.control import DumpRequest
 from otel_perfbuf.service.options import FlightRecorderOptions
 from otel_perfbuf.service.parts import History, MadeDump, Parts
@@ -21,8 +22,11 @@ from otel_perfbuf.service.telemetry import Telemetry
 from otel_perfbuf.triggers.firing import Firing, Trigger
 from otel_perfbuf.triggers.manners import Manners
 from otel_perfbuf.triggers.socket import SocketTrigger
+from otel_perfbuf.triggers.telemetry import Consumed, TelemetryRules, TelemetryTrigger
 
 __all__ = ["Recording"]
+
+_SEVERITIES: Final = {"WARN": 13, "ERROR": 17, "FATAL": 21}  # source: opentelemetry-proto, SeverityNumber
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +70,8 @@ class Recording:
         self._triggers: list[Trigger] = [self._socket] if self._socket is not None else []
         if options.triggers.process_exit is not None:
             self._triggers.append(history.exits(options.triggers.process_exit))
+        self._from_telemetry = TelemetryTrigger(_telemetry_rules(options), history.find)
+        self._triggers.append(self._from_telemetry)
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
@@ -86,6 +92,10 @@ class Recording:
         self._manners.exempt(firing)
         return self._fire(firing)
 
+    def consume(self, signal: Signal, body: bytes) -> Consumed:
+        """Takes one OTLP request as a source of firings; MalformedRequest when it is none. Never waits for a dump."""
+        return self._from_telemetry.consume(signal, body)
+
     def status(self) -> dict[str, Any]:
         """Counts since the start."""
         return {
@@ -96,8 +106,9 @@ class Recording:
         }
 
     def refused(self) -> Counter[str]:
-        """Datagrams that were not taken, by cause."""
-        return Counter(self._socket.refused) if self._socket is not None else Counter()
+        """Datagrams and telemetry that were not taken, by cause."""
+        datagrams = Counter(self._socket.refused) if self._socket is not None else Counter()
+        return datagrams + self._from_telemetry.refused
 
     def _fire(self, firing: Firing) -> Future[Any] | None:
         self._fired[firing.kind] += 1
@@ -118,3 +129,14 @@ class Recording:
         self._telemetry.add("perfbuf_snapshot_duration_seconds", (self.receiver,), header.snapshot_ns / 1e9)
         self._telemetry.add("otelcol_receiver_accepted_log_records", (self.receiver,), header.records)
         self._emit(dump)
+
+
+def _telemetry_rules(options: FlightRecorderOptions) -> TelemetryRules:
+    triggers = options.triggers
+    severity, latency = triggers.log_severity, triggers.span_latency
+    return TelemetryRules(
+        errors=triggers.span_error is not None,
+        at_least=_SEVERITIES[severity.at_least] if severity is not None else None,
+        longer_than_ns=int(latency.longer_than * 1e9) if latency is not None and latency.longer_than else None,
+        names=latency.names if latency is not None else (),
+    )

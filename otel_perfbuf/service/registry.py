@@ -12,13 +12,13 @@ from typing import Final, Literal
 from pydantic import BaseModel
 
 from otel_perfbuf.exporters.components import EXPORTERS, exporter_module
+from otel_perfbuf.receivers.otlp.options import OtlpReceiverOptions
 from otel_perfbuf.service.options import (
     ControlOptions,
     FileStorageOptions,
     FlightRecorderOptions,
     FluentForwardOptions,
     HealthCheckOptions,
-    OtlpReceiverOptions,
     PerfBufferOptions,
 )
 
@@ -60,7 +60,7 @@ REGISTRY: Final[Mapping[Section, Mapping[str, ComponentType]]] = MappingProxyTyp
     {
         "receivers": _own(
             ("perf_buffer", "beta", PerfBufferOptions),
-            ("otlp", "unavailable", OtlpReceiverOptions),
+            ("otlp", "beta", OtlpReceiverOptions),
             ("fluent_forward", "unavailable", FluentForwardOptions),
         ),
         "connectors": _own(("flight_recorder", "beta", FlightRecorderOptions)),

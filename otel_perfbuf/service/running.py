@@ -12,9 +12,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_perfbuf.errors import PerfbufError
+from otel_perfbuf.exporters.payload import Signal
+from otel_perfbuf.receivers.otlp.options import OtlpReceiverOptions
 from otel_perfbuf.service.control import Control, ControlBackend, DumpRequest, DumpSummary
 from otel_perfbuf.service.graph import Graph, build_graph
 from otel_perfbuf.service.health import HealthCheck
@@ -30,6 +32,9 @@ from otel_perfbuf.service.outlets import Kept, Outlets
 from otel_perfbuf.service.parts import History, Live, Parts
 from otel_perfbuf.service.recording import Recording
 from otel_perfbuf.service.telemetry import Sample, Telemetry
+
+if TYPE_CHECKING:
+    from otel_perfbuf.receivers.otlp.receiver import OtlpReceiver
 
 __all__ = ["STOP_S", "Running"]
 
@@ -66,6 +71,7 @@ class Running:
         self._recordings: dict[str, Recording] = {}
         self._histories: dict[str, History] = {}
         self._live: dict[str, Live] = {}
+        self._receivers: dict[str, OtlpReceiver] = {}
         self._deadline_s = 0.0
         self._keep = Kept({}, {})
         self._leftovers: list[str] = []
@@ -87,6 +93,8 @@ class Running:
                 self._start_recorder(self._configuration.connectors[name])
             for name in self._graph.forward:
                 self._start_live(self._configuration.receivers[name])
+            for name in self._graph.triggers:  # last: what they bring may fire at once
+                self._start_telemetry(self._configuration.receivers[name])
         except BaseException:
             self.stop(timeout_s=1.0, keep=self._kept)
             raise
@@ -164,6 +172,30 @@ class Running:
         left_s = max(self._deadline_s - time.monotonic(), 0.1)
         self._leftovers += self._outlets.drain(left_s, frozenset(self._keep.queues))
 
+    def _start_telemetry(self, component: Component) -> None:
+        from otel_perfbuf.receivers.otlp.receiver import OtlpReceiver  # gRPC takes long to import
+
+        signals = self._graph.triggers[component.id]
+        consumers = {signal: self._consumer(component.id, signal, names) for signal, names in signals.items()}
+        receiver = OtlpReceiver(cast(OtlpReceiverOptions, component.options), consumers)
+        receiver.start()
+        self._undo.callback(receiver.stop)
+        self._receivers[component.id] = receiver
+        for protocol, endpoint in receiver.endpoints.items():
+            _log.info("%s: OTLP by %s at %s", component.id, protocol, endpoint)
+
+    def _consumer(self, receiver: str, signal: Signal, connectors: Iterable[str]) -> Callable[[bytes], None]:
+        recordings = [self._recordings[name] for name in connectors]
+        noun = "log_records" if signal == "logs" else "spans"
+
+        def consume(body: bytes) -> None:
+            found = [recording.consume(signal, body) for recording in recordings]
+            dropped = max(each.dropped for each in found)
+            self._telemetry.add(f"otelcol_receiver_accepted_{noun}", (receiver,), found[0].records - dropped)
+            self._telemetry.add(f"otelcol_receiver_refused_{noun}", (receiver,), dropped)
+
+        return consume
+
     def dump(self, request: DumpRequest) -> DumpSummary:
         """A dump on demand, waited for; PerfbufError when none can be made."""
         if self._graph.recorders and not self._recordings:
@@ -206,6 +238,9 @@ class Running:
             yield Sample("perfbuf_ring_lost_records", (name,), status.get("lost", 0))
             yield Sample("perfbuf_ring_overwritten_bytes", (name,), status.get("overwritten_bytes", 0))
             yield Sample("perfbuf_ring_malformed_records", (name,), status.get("malformed", 0))
+        for telemetry in self._receivers.values():
+            for cause, count in telemetry.refused.copy().items():
+                yield Sample("perfbuf_triggers_refused", (cause,), count)
         for recording in self._recordings.values():
             if recording.history_s is not None:
                 yield Sample("perfbuf_history_seconds", (recording.receiver,), recording.history_s)

@@ -42,6 +42,8 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
     {
         "otelcol_receiver_accepted_log_records": Metric("counter", ("receiver",), "Records read and passed on."),
         "otelcol_receiver_refused_log_records": Metric("counter", ("receiver",), "Records that no queue had room for."),
+        "otelcol_receiver_accepted_spans": Metric("counter", ("receiver",), "Spans looked at."),
+        "otelcol_receiver_refused_spans": Metric("counter", ("receiver",), "Spans that no trigger had room for."),
         "otelcol_exporter_sent_log_records": Metric("counter", ("exporter",), "Records the peer has taken."),
         "otelcol_exporter_send_failed_log_records": Metric("counter", ("exporter",), "Records given up or rejected."),
         "otelcol_exporter_queue_size": Metric("gauge", ("exporter",), "Requests waiting to be sent."),
@@ -52,7 +54,9 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
         "perfbuf_history_seconds": Metric("gauge", ("receiver",), "Depth at the last dump, the shortest over CPUs."),
         "perfbuf_snapshot_duration_seconds": Metric("summary", ("receiver",), "How long snapshots took."),
         "perfbuf_dumps": Metric("counter", ("trigger", "outcome"), "Dumps by trigger and what became of them."),
-        "perfbuf_triggers_refused": Metric("counter", ("cause",), "Trigger datagrams that were not taken."),
+        "perfbuf_triggers_refused": Metric(
+            "counter", ("cause",), "Trigger datagrams and telemetry that fired nothing."
+        ),
         "perfbuf_spool_bytes": Metric("gauge", (), "Bytes of dumps kept on disk."),
     }
 )

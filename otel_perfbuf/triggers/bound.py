@@ -2,7 +2,7 @@
 """A Unix socket bound to a path: directory, mode, stale and live predecessors.
 
 What it is not: it reads nothing. Source: unix(7); CONTRACT section 5. Used by the trigger socket (datagram, 0666) and
-the control socket (stream, 0600).
+the control socket (stream, 0600); OTLP in over HTTP binds here, over gRPC (which binds itself) only clears the way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 from otel_perfbuf.errors import PerfbufError
 
-__all__ = ["RUN_DIRECTORY", "BoundSocket", "bind_unix", "path_fault"]
+__all__ = ["RUN_DIRECTORY", "BoundSocket", "bind_unix", "path_fault", "prepare_unix"]
 
 RUN_DIRECTORY: Final = "/run/otel-perfbuf"
 _PATH_MAX_BYTES: Final = 107  # sun_path without its NUL
@@ -61,6 +61,31 @@ def bind_unix(path: str, kind: socket.SocketKind, mode: int, what: str) -> Bound
     when a live one is there, when something else is there, or when the directory is missing; /run/otel-perfbuf alone
     is created.
     """
+    with _prepared(path, kind, what):
+        opened = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
+        try:
+            if kind == socket.SOCK_DGRAM:
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before a datagram can be queued
+            os.fchmod(opened.fileno(), mode)  # bind() gives the file the socket's mode less the umask: never more
+            opened.bind(path)
+            os.chmod(path, mode)
+            if kind == socket.SOCK_STREAM:
+                opened.listen(16)
+            return BoundSocket(opened, path, os.lstat(path).st_ino)
+        except BaseException:
+            opened.close()
+            raise
+
+
+def prepare_unix(path: str, kind: socket.SocketKind, what: str) -> None:
+    """Clears the way for a library that binds ``path`` itself; raises as ``bind_unix`` does."""
+    with _prepared(path, kind, what):
+        pass
+
+
+@contextlib.contextmanager
+def _prepared(path: str, kind: socket.SocketKind, what: str) -> Iterator[None]:
+    """The directory is there and locked, and nothing is at ``path``; what goes wrong inside is told as a sentence."""
     doing = f"cannot open the {what} {path}"
     if cause := path_fault(path):
         raise PerfbufError(f"{doing}: {cause}")
@@ -71,19 +96,7 @@ def bind_unix(path: str, kind: socket.SocketKind, mode: int, what: str) -> Bound
             os.chmod(directory, 0o755)  # noqa: S103 - every application must reach the trigger socket
         with _locked(directory):
             _clear(path, kind, doing)
-            opened = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
-            try:
-                if kind == socket.SOCK_DGRAM:
-                    opened.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before a datagram can be queued
-                os.fchmod(opened.fileno(), mode)  # bind() gives the file the socket's mode less the umask: never more
-                opened.bind(path)
-                os.chmod(path, mode)
-                if kind == socket.SOCK_STREAM:
-                    opened.listen(16)
-                return BoundSocket(opened, path, os.lstat(path).st_ino)
-            except BaseException:
-                opened.close()
-                raise
+            yield
     except FileNotFoundError:
         raise PerfbufError(
             f"{doing}: the directory {directory} is missing; create it, or choose a path in {RUN_DIRECTORY}"

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["Fire", "Firing", "SpanContext", "Trigger", "TriggerKind"]
+__all__ = ["Evidence", "Find", "Fire", "Firing", "Match", "ProcessKey", "SpanContext", "Trigger", "TriggerKind"]
+
+ProcessKey = tuple[int, int]
+"""A process for good: its pid (the host's) and when it started (CLOCK_MONOTONIC ns)."""
 
 TriggerKind = Literal[
     "span_error",
@@ -36,7 +39,8 @@ class Firing:
 
     ``span`` is the failed span; ``start_unix_ns``/``end_unix_ns`` its time (0: not known); ``tid`` the thread that ran
     it. ``interleaved``: other spans may have run on that thread meanwhile, so no ``thread_window`` may be claimed.
-    ``pid`` None with ``cgroup`` None means the whole host.
+    ``pid`` None with ``cgroup`` None means the whole host. ``processes``: those that telemetry may be of, when it had
+    to be found out (``pid`` is the first one's); ``matched_by`` names the attribute that told.
     """
 
     kind: TriggerKind
@@ -51,7 +55,34 @@ class Firing:
     span_name: str | None = None
     interleaved: bool = False
     cgroup: str | None = None
+    processes: tuple[ProcessKey, ...] = ()
+    matched_by: str | None = None
 
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What telemetry says of the process that it is of: resource attributes (texts and integers), and its own.
+
+    ``process_id``/``thread_id``: attributes of the span or log record itself; times are the span's (0: not known).
+    """
+
+    resource: Mapping[str, str | int]
+    process_id: int | None = None
+    thread_id: int | None = None
+    start_unix_ns: int = 0
+    end_unix_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The recorded processes that evidence leads to, by which attribute; none: ``why`` says what was missing."""
+
+    processes: tuple[ProcessKey, ...] = ()
+    by: str | None = None
+    why: str = ""
+
+
+Find = Callable[[Evidence], Match]
 
 Fire = Callable[[Firing], object]
 

@@ -19,7 +19,8 @@ HITS_MAX: Final = 1000
 """Hits of one request that are looked at; more are counted."""
 
 _TEXT_MAX_BYTES: Final = 2048
-_RESOURCE_MAX_BYTES: Final = 64 << 10
+_RESOURCE_MAX_BYTES: Final = 16 << 10
+_RECORD_MAX_BYTES: Final = 8 << 10
 _NEVER_NS: Final = (1 << 64) - 1
 _NEVER_SEVERE: Final = (1 << 31) - 1
 
@@ -97,16 +98,23 @@ class Scanner:
             raise MalformedRequest(f"the body of {len(body)} bytes is no {message}")
         result = self._result
         count = min(int(result.hits), HITS_MAX)
-        first = [_hit(self._hits[index], body) for index in range(count)]
+        resources: dict[int, bytes] = {}
+        first = [_hit(self._hits[index], body, resources) for index in range(count)]
         return Found(int(result.records), int(result.hits), int(result.own), first)
 
 
-def _hit(hit: Any, body: bytes) -> Hit:
-    has, resource = hit.has, hit.resource
+def _hit(hit: Any, body: bytes, resources: dict[int, bytes]) -> Hit:
+    """``resources``: what was copied already, by offset; many hits are of one resource."""
+    has = hit.has
     message = _text(body, hit.message)
-    # A resource that is too large to be one is not asked who it is.
-    whole = resource.bytes <= _RESOURCE_MAX_BYTES
-    needs_record = not message and hit.record.bytes <= _RESOURCE_MAX_BYTES
+    resource = resources.get(hit.resource.offset)
+    if resource is None:
+        where = hit.resource
+        # One that is too large to be one is not asked who it is.
+        whole = where.bytes <= _RESOURCE_MAX_BYTES
+        resource = body[where.offset : where.offset + where.bytes] if whole else b""
+        resources[where.offset] = resource
+    needs_record = not message and hit.record.bytes <= _RECORD_MAX_BYTES
     return Hit(
         why=hit.why,
         trace_id=bytes(ffi.buffer(hit.trace_id)) if has & lib.PB_HIT_TRACE_ID else None,
@@ -118,7 +126,7 @@ def _hit(hit: Any, body: bytes) -> Hit:
         process_id=hit.process_id if has & lib.PB_HIT_PROCESS_ID else None,
         name=_text(body, hit.name),
         message=message,
-        resource=body[resource.offset : resource.offset + resource.bytes] if whole else b"",
+        resource=resource,
         record=body[hit.record.offset : hit.record.offset + hit.record.bytes] if needs_record else b"",
         own=bool(has & lib.PB_HIT_OWN),
     )

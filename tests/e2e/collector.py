@@ -37,8 +37,13 @@ STOP_S = 20
 class Collector:
     """A running Collector. ``stop`` flushes; ``resource_logs`` and the like are what its file exporter wrote."""
 
-    def __init__(self, binary: Path, directory: Path, extra: dict[str, Any] | None = None) -> None:
-        """``extra`` is merged over the configuration (maps merge, lists are replaced)."""
+    def __init__(
+        self, binary: Path, directory: Path, extra: dict[str, Any] | None = None, base: dict[str, Any] | None = None
+    ) -> None:
+        """``extra`` is merged over the configuration (maps merge, lists are replaced).
+
+        ``base``: a configuration of its own instead of the usual one; its pipelines may name the file exporter.
+        """
         self.directory = directory
         self.output = directory / "collector.jsonl"
         self.log = directory / "collector.log"
@@ -49,7 +54,9 @@ class Collector:
         self.http_unix = f"unix://{directory / 'http.sock'}"
         self._health = f"http://127.0.0.1:{health_port}/"
         config = directory / "collector.json"  # JSON is YAML
-        config.write_text(json.dumps(_merged(self._config(health_port), extra or {})), encoding="utf-8")
+        usual = self._config(health_port)
+        whole = usual if base is None else merged(base, _surroundings(usual))
+        config.write_text(json.dumps(merged(whole, extra or {})), encoding="utf-8")
         with self.log.open("wb") as log:
             self._process = subprocess.Popen([binary, "--config", config], stdout=log, stderr=log, cwd=directory)
 
@@ -155,6 +162,16 @@ class Collector:
         }
 
 
+def _surroundings(usual: dict[str, Any]) -> dict[str, Any]:
+    """Of the usual configuration what a test needs beside another one: ports, the file exporter, readiness."""
+    return {
+        "receivers": {"otlp": usual["receivers"]["otlp"]},
+        "exporters": {"file": usual["exporters"]["file"]},
+        "extensions": usual["extensions"],
+        "service": {key: usual["service"][key] for key in ("extensions", "telemetry")},
+    }
+
+
 def attribute(entry: dict[str, Any], key: str) -> Any:
     """The value of an attribute in OTLP JSON (int, str, bool, or the value's map), None when it is not there."""
     for pair in entry.get("attributes", ()):
@@ -167,9 +184,11 @@ def attribute(entry: dict[str, Any], key: str) -> Any:
 
 
 @contextlib.contextmanager
-def running_collector(directory: Path, extra: dict[str, Any] | None = None) -> Iterator[Collector]:
+def running_collector(
+    directory: Path, extra: dict[str, Any] | None = None, base: dict[str, Any] | None = None
+) -> Iterator[Collector]:
     """A Collector that is ready; it is stopped at the end."""
-    started = Collector(collector_binary(), directory, extra)
+    started = Collector(collector_binary(), directory, extra, base)
     try:
         started.wait_ready()
         yield started
@@ -266,12 +285,13 @@ def free_ports(count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def _merged(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """``extra`` over ``base``, as configuration files are merged: maps merge, lists are replaced."""
+    result = dict(base)
     for key, value in extra.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merged(merged[key], value) if both else value
-    return merged
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else value
+    return result
 
 
 def _eventually(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -36,9 +36,10 @@ LEVELS = {
     "recorder": 5,
     "exporters": 5,
     "spool": 5,
-    "service": 6,
-    "cli": 7,
-    "__main__": 8,
+    "receivers": 6,
+    "service": 7,
+    "cli": 8,
+    "__main__": 9,
 }
 SEAMS = {("recorder", "exporters.payload"), ("spool", "exporters.payload"), ("spool", "exporters.item")}
 

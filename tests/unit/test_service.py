@@ -34,7 +34,7 @@ from otel_perfbuf.service.parts import Gate, MadeDump
 from otel_perfbuf.service.running import Running
 from otel_perfbuf.service.telemetry import METRICS, Sample, Telemetry
 from otel_perfbuf.triggers.datagram import Datagram, build_datagram
-from otel_perfbuf.triggers.firing import Fire, Firing, Trigger
+from otel_perfbuf.triggers.firing import Evidence, Fire, Firing, Match, Trigger
 from otel_perfbuf.triggers.process_exit import ProcessExitOptions
 
 
@@ -96,6 +96,11 @@ class _History:
     def exits(self, options: ProcessExitOptions) -> Trigger:
         """The played trigger."""
         return self.trigger
+
+    def find(self, evidence: Evidence) -> Match:
+        """The process that the telemetry names."""
+        pid = evidence.resource.get("process.pid")
+        return Match(((int(pid), 1),), "process.pid") if pid else Match(why="it has no process.pid")
 
     def close(self) -> None:
         """Notes it."""

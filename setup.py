@@ -28,7 +28,7 @@ CORE_BUILD = Path("otel_perfbuf/_core/build.py")
 CFFI_BUILDS = (CORE_BUILD, Path("otel_perfbuf/rings/build_sys.py"), Path("otel_perfbuf/bpf/build_libbpf.py"))
 
 # What a build needs -> the Debian and Ubuntu package that has it.
-HEADERS = {"stdio.h": "libc6-dev", "Python.h": "python3-dev", "bpf/libbpf.h": "libbpf-dev"}
+HEADERS = {"stdio.h": "libc6-dev", "Python.h": "python3-dev", "bpf/libbpf.h": "libbpf-dev", "pcre2.h": "libpcre2-dev"}
 
 
 def extensions() -> list[Extension]:
@@ -75,7 +75,7 @@ def require_packages() -> None:
 def has_header(compiler: list[str], header: str) -> bool:
     """Whether the compiler finds a header; it is asked, since only it knows its own paths."""
     include = f"-I{sysconfig.get_paths()['include']}"
-    command = [*compiler, "-E", include, "-x", "c", "-o", os.devnull, "-"]
+    command = [*compiler, "-E", include, "-DPCRE2_CODE_UNIT_WIDTH=8", "-x", "c", "-o", os.devnull, "-"]
     return subprocess.run(command, input=f"#include <{header}>\n", text=True, capture_output=True).returncode == 0
 
 

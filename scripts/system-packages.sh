@@ -8,7 +8,7 @@ set -eu
 here=$(dirname "$0")
 case $1 in
 	# libbpf-dev brings libelf and zlib; its headers and clang's BPF target need libc6-dev's asm/types.h.
-	build) packages="ca-certificates clang gcc libbpf-dev libc6-dev make python3 python3-dev python3-venv" ;;
+	build) packages="ca-certificates clang gcc libbpf-dev libc6-dev libpcre2-dev make python3 python3-dev python3-venv" ;;
 	# strace and bpftool are oracles; the others are the ordinary programs that are recorded beside strace, and the linter.
 	test)
 		bpftool=bpftool

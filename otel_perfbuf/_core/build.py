@@ -27,10 +27,8 @@ CORE = Path("otel_perfbuf/_core")
 # In the order of their includes: a declaration stands before its use.
 HEADERS = (
     Path("bpf/records.h"),
-    *(
-        CORE / name
-        for name in ("status.h", "ring.h", "ringbuf.h", "history.h", "plan.h", "fd_names.h", "otlp.h", "otlp_scan.h")
-    ),
+    *(CORE / f"{name}.h" for name in ("status", "ring", "ringbuf", "history", "redact", "plan", "fd_names", "otlp")),
+    CORE / "otlp_scan.h",
 )
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 
@@ -70,6 +68,7 @@ def _make_core() -> cffi.FFI:
         sources=[str(CORE / name) for name in ours],
         include_dirs=["bpf", str(CORE)],
         depends=[str(path.relative_to(ROOT)) for path in sorted([*(ROOT / CORE).glob("*.h"), ROOT / "bpf/records.h"])],
+        libraries=["pcre2-8"],
         extra_compile_args=compile_args(),
         extra_link_args=link_args(),
     )

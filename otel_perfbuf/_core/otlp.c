@@ -85,12 +85,13 @@ static void hang(struct chunk *chunk, int32_t *bucket, uint32_t process, uint8_t
 }
 
 /* Encodes one event. False: it does not fit into this chunk any more (and nothing was kept of it). */
-static bool chunk_add(struct chunk *chunk, const struct pb_history *history, const struct pb_encoding *encoding,
+static bool chunk_add(struct chunk *chunk, const struct pb_history *history, struct pb_encoding *encoding,
                       const struct pb_event *event)
 {
 	uint32_t process = history->threads[event->thread].process;
 	int32_t *bucket = find_bucket(chunk, process);
 	uint64_t heads = *bucket == NONE ? encoding->resources[process].size + encoding->scope.size + HEADS_BYTES : 0;
+	uint64_t redactions = encoding->redactions;
 	uint8_t *start = chunk->wire.at;
 
 	if (chunk->piece_count == PB_CHUNK_RECORDS)
@@ -98,6 +99,7 @@ static bool chunk_add(struct chunk *chunk, const struct pb_history *history, con
 	pb_otlp_record(&chunk->wire, 2, history, encoding, event);
 	if ((uint64_t)(chunk->wire.at - chunk->records) + chunk->heads + heads > PB_CHUNK_BYTES) {
 		chunk->wire.at = start;
+		encoding->redactions = redactions;
 		return false;
 	}
 	chunk->heads += heads;
@@ -147,9 +149,9 @@ static bool valid(const struct pb_history *history, const struct pb_encoding *en
 	return true;
 }
 
-enum pb_status pb_otlp_encode_chunk(const struct pb_history *history, const struct pb_encoding *encoding,
-                                    uint64_t *cursor, uint8_t *scratch, uint64_t scratch_capacity, uint8_t *out,
-                                    uint64_t out_capacity, uint64_t *bytes, uint32_t *records)
+enum pb_status pb_otlp_encode_chunk(const struct pb_history *history, struct pb_encoding *encoding, uint64_t *cursor,
+                                    uint8_t *scratch, uint64_t scratch_capacity, uint8_t *out, uint64_t out_capacity,
+                                    uint64_t *bytes, uint32_t *records)
 {
 	struct pb_wire wire = { out };
 	struct chunk chunk;

@@ -43,15 +43,16 @@ struct pb_encoding {
 	const struct pb_bytes *resources; /* by process index: an encoded opentelemetry.proto.resource.v1.Resource */
 	struct pb_bytes scope;            /* an encoded InstrumentationScope */
 	struct pb_fd_names *fds;          /* NULL: fds are bare numbers */
+	uint64_t redactions;              /* counted while encoding: strings and buffers that a pattern changed */
 };
 
 /* Encodes the next chunk: a time slice of the selected events from event index *cursor on (in the history's time
  * order), inside it one ResourceLogs per process, ascending in time. Writes one ExportLogsServiceRequest of at most
  * PB_CHUNK_BYTES and PB_CHUNK_RECORDS to `out` (capacity >= PB_CHUNK_BYTES) using `scratch` (>= 2 * PB_CHUNK_BYTES).
  * *bytes = 0 when no selected event was left. *cursor is moved behind the last event that was encoded. */
-enum pb_status pb_otlp_encode_chunk(const struct pb_history *history, const struct pb_encoding *encoding,
-                                    uint64_t *cursor, uint8_t *scratch, uint64_t scratch_capacity, uint8_t *out,
-                                    uint64_t out_capacity, uint64_t *bytes, uint32_t *records);
+enum pb_status pb_otlp_encode_chunk(const struct pb_history *history, struct pb_encoding *encoding, uint64_t *cursor,
+                                    uint8_t *scratch, uint64_t scratch_capacity, uint8_t *out, uint64_t out_capacity,
+                                    uint64_t *bytes, uint32_t *records);
 
 /* The Body of one event: one line in strace's form, UTF-8, no newline, no NUL counted in *bytes. */
 enum pb_status pb_text_line(const struct pb_history *history, const struct pb_plan *plan, uint64_t event, char *out,

@@ -25,7 +25,7 @@ enum { INFO = 9, WARN = 13, ERROR = 17, FATAL = 21, NUMBER_KILL = 9 };
 /* One event on its way: what was read of it, and where it is written. */
 struct encoder {
 	struct pb_wire *wire;
-	const struct pb_encoding *encoding;
+	struct pb_encoding *encoding;
 	const struct pb_event *event;
 	const struct pb_thread *thread;
 	const struct pb_process_entry *process;
@@ -274,6 +274,7 @@ static void encode_call(const struct encoder *encoder)
 	put_common(encoder);
 	put_call(encoder, &call, line);
 	put_tail(encoder, "perfbuf.syscall");
+	encoder->encoding->redactions += call.redactions;
 }
 
 static void put_signal_name(const struct encoder *encoder, int32_t number)
@@ -312,11 +313,13 @@ static void put_signal(const struct encoder *encoder)
 static void put_exec(const struct encoder *encoder)
 {
 	char path[3 * PB_SAMPLE_MAX_BYTES];
+	uint8_t redacted[PB_REDACTED_BYTES];
 	struct pb_capture_view view;
 	uint32_t bytes;
 
 	if (!pb_record_path(encoder->event->record, &view))
 		return;
+	encoder->encoding->redactions += pb_view_redact(encoder->encoding->plan, &view, redacted, sizeof(redacted));
 	bytes = view.head.bytes < PB_SAMPLE_MAX_BYTES ? view.head.bytes : PB_SAMPLE_MAX_BYTES;
 	bytes = copy_utf8(path, view.data, bytes);
 	STRING(encoder, "process.executable.path", path, bytes);
@@ -399,7 +402,7 @@ static void encode_other(struct encoder *encoder)
 }
 
 void pb_otlp_record(struct pb_wire *wire, uint32_t field, const struct pb_history *history,
-                    const struct pb_encoding *encoding, const struct pb_event *event)
+                    struct pb_encoding *encoding, const struct pb_event *event)
 {
 	struct encoder encoder = { .wire = wire, .encoding = encoding, .event = event };
 	uint8_t *length = pb_wire_open(wire, field);

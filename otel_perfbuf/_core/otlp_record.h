@@ -8,6 +8,6 @@
 
 /* Writes event as element `field` of the message that wire is in; at most PB_RECORD_MOST_BYTES. */
 void pb_otlp_record(struct pb_wire *wire, uint32_t field, const struct pb_history *history,
-                    const struct pb_encoding *encoding, const struct pb_event *event);
+                    struct pb_encoding *encoding, const struct pb_event *event);
 
 #endif

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include "status.h"
 #include "records.h"
+#include "redact.h"
 
 /* cffi: begin */
 
@@ -236,6 +237,7 @@ struct pb_plan {
 	uint32_t levels_table;   /* SOL_...: ENUM */
 	uint32_t timespec;       /* index into structs */
 	uint32_t timeval;
+	const struct pb_redaction *redaction; /* NULL: nothing is redacted */
 };
 
 /* cffi: end */

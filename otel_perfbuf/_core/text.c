@@ -148,7 +148,7 @@ void pb_call_load(struct pb_call *call, const struct pb_event *event, const stru
 	struct pb_syscall *syscall = &call->syscall;
 
 	memset(call, 0, offsetof(struct pb_call, spans));
-	call->span_count = 0;
+	call->span_count = call->redactions = call->redacted_bytes = 0;
 	call->plan = plan;
 	call->event = event;
 	call->in_flight = event->flags & PB_EVENT_IN_FLIGHT;
@@ -163,6 +163,8 @@ void pb_call_load(struct pb_call *call, const struct pb_event *event, const stru
 	}
 	if (event->entry)
 		load_captures(call->enter, event->entry, sizeof(struct pb_record));
+	if (plan->redaction)
+		pb_call_redact(call);
 }
 
 const char *pb_error_name(const struct pb_plan *plan, uint32_t error, const char **text)

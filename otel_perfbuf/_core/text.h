@@ -61,6 +61,9 @@ struct pb_call {
 	uint32_t process;
 	struct pb_span spans[6]; /* filled by pb_text_call, in the order shown */
 	uint32_t span_count;
+	uint32_t redactions; /* captures that a pattern has changed; their views point into .redacted */
+	uint32_t redacted_bytes;
+	uint8_t redacted[PB_REDACTED_BYTES];
 };
 
 static inline void pb_put_char(struct pb_writer *out, char c)
@@ -159,6 +162,10 @@ bool pb_signal_has_address(const struct pb_signal *signal);
 bool pb_put_fd_name(struct pb_writer *out, const struct pb_call *call, int32_t fd);
 /* ... behind an fd that is the call's result. */
 void pb_put_result_name(struct pb_writer *out, const struct pb_call *call);
+
+/* text_redact.c: the captures as they may be shown. */
+void pb_call_redact(struct pb_call *call);
+bool pb_view_redact(const struct pb_plan *plan, struct pb_capture_view *view, uint8_t *space, uint32_t capacity);
 
 /* text.c */
 void pb_call_load(struct pb_call *call, const struct pb_event *event, const struct pb_plan *plan);

@@ -280,13 +280,15 @@ bool pb_record_path(const void *record, struct pb_capture_view *view)
 	return false;
 }
 
-static void put_exec(struct pb_writer *out, const void *record)
+static void put_exec(struct pb_writer *out, const void *record, const struct pb_plan *plan)
 {
+	uint8_t redacted[PB_REDACTED_BYTES];
 	struct pb_capture_view path;
 
 	pb_put(out, "exec");
 	if (!pb_record_path(record, &path))
 		return;
+	pb_view_redact(plan, &path, redacted, sizeof(redacted));
 	pb_put_char(out, ' ');
 	pb_put_escaped(out, path.data, path.head.bytes);
 	if (path.head.flags & PB_CAPTURE_CUT)
@@ -325,7 +327,7 @@ void pb_text_event(struct pb_writer *out, const struct pb_event *event, const st
 		pb_text_signal(out, plan, &body.signal);
 		break;
 	case PB_RECORD_EXEC:
-		put_exec(out, event->record);
+		put_exec(out, event->record, plan);
 		break;
 	case PB_RECORD_FORK:
 		put_fork(out, &body.fork);

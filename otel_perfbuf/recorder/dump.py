@@ -206,18 +206,20 @@ def make_dump(
         span_id=firing.span.span_id if firing.span else span.span_id,
         dump_id=header.dump_id,
     )
+    records = [
+        Chunk("logs", body, count)
+        for body, count in history.encode(
+            plan.pointer,
+            [resource.SerializeToString() for resource in resources],
+            encoding,
+            ffi.NULL if fds is None else fds.pointer,
+        )
+    ]
+    header = replace(header, redactions=history.redactions)
     chunks = [
         Chunk("logs", header_request(header, about), 1),
         Chunk("traces", span_request(header, about), 1),
-        *(
-            Chunk("logs", body, records)
-            for body, records in history.encode(
-                plan.pointer,
-                [resource.SerializeToString() for resource in resources],
-                encoding,
-                ffi.NULL if fds is None else fds.pointer,
-            )
-        ),
+        *records,
     ]
     return Dump(header, Payload(tuple(chunks), header.dump_id), history.exit_statuses())
 

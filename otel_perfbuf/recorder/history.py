@@ -82,6 +82,8 @@ class History:
         self._pages = [(ffi.from_buffer("uint8_t[]", data), len(data)) for data in pages if data]
         self._later = [(ffi.from_buffer("uint8_t[]", data), len(data)) for data in later_pages if data]
         self._c = ffi.new("struct pb_history *")
+        self.redactions = 0
+        """Strings and buffers that the plan's patterns changed, in what was encoded last."""
         self._allocate()
         for batch in self._batches:
             _check(lib.pb_history_add_samples(self._c, batch.arena, batch.frames, batch.frame_count), "reading samples")
@@ -233,4 +235,5 @@ class History:
             _check(status, "encoding a chunk")
             if not size[0]:
                 return
+            self.redactions = int(c.redactions)
             yield bytes(ffi.buffer(out, size[0])), int(records[0])

@@ -16,7 +16,16 @@ from typing import Literal, Self
 
 from otel_perfbuf.bpf.syscalls import AlertRules, SyscallProgram
 from otel_perfbuf.errors import KernelError
-from otel_perfbuf.records import build_plan, fd_calls, records_all, syscall_rules
+from otel_perfbuf.records import (
+    Redact,
+    Redaction,
+    argument_patterns,
+    build_plan,
+    default_patterns,
+    fd_calls,
+    records_all,
+    syscall_rules,
+)
 from otel_perfbuf.records.plan import Plan
 from otel_perfbuf.rings import PerfReader
 
@@ -56,6 +65,7 @@ class SourceOptions:
     buffers: Literal["none", "sizes", "content"] = "none"
     swap: bool = False
     fd_names: bool = True
+    redact: Sequence[Redact] = field(default_factory=default_patterns)
     alerts: AlertRules = field(default_factory=AlertRules)
 
 
@@ -75,7 +85,8 @@ class HistorySource:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.plan: Plan = build_plan(string_bytes=options.string_bytes)
+        redaction = Redaction((*options.redact, *argument_patterns())) if options.redact else None
+        self.plan: Plan = build_plan(string_bytes=options.string_bytes, redaction=redaction)
         self._rules = syscall_rules(
             include=options.include,
             exclude=options.exclude,

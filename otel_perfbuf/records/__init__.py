@@ -3,6 +3,17 @@
 
 from otel_perfbuf.records.fd_rules import fd_calls
 from otel_perfbuf.records.plan import Plan, build_plan
+from otel_perfbuf.records.redaction import Redact, Redaction, argument_patterns, default_patterns
 from otel_perfbuf.records.rules import records_all, syscall_rules
 
-__all__ = ["Plan", "build_plan", "fd_calls", "records_all", "syscall_rules"]
+__all__ = [
+    "Plan",
+    "Redact",
+    "Redaction",
+    "argument_patterns",
+    "build_plan",
+    "default_patterns",
+    "fd_calls",
+    "records_all",
+    "syscall_rules",
+]

@@ -17,6 +17,7 @@ from otel_perfbuf.records.arguments import Argument, Decoding, Result, load_deco
 from otel_perfbuf.records.constants import Table, load_tables
 from otel_perfbuf.records.errnos import SIGNAL_CODES, error_rows, signal_rows
 from otel_perfbuf.records.fd_rules import fd_rule
+from otel_perfbuf.records.redaction import Redaction
 from otel_perfbuf.records.structs import Field, Struct, load_structs
 from otel_perfbuf.records.syscalls import load_syscalls
 
@@ -57,6 +58,7 @@ class Plan:
         structs: dict[str, Struct],
         *,
         string_bytes: int,
+        redaction: Redaction | None = None,
     ) -> None:
         self.decodings = decodings
         self._keep: list[Any] = []  # cffi memory lives as long as its Python object
@@ -67,6 +69,9 @@ class Plan:
         self.pointer = self._new("struct pb_plan *")
         self._fill(tables, string_bytes)
         self._fill_structs(structs)
+        if redaction is not None:
+            self._keep.append(redaction)
+            self.pointer.redaction = redaction.pointer
 
     def syscall_name(self, number: int) -> str:
         """``openat``; ``syscall_N`` for a number that the tables lack."""
@@ -201,14 +206,15 @@ def _kind(name: str) -> int:
     return value
 
 
-def build_plan(*, string_bytes: int = 128, machine: str | None = None) -> Plan:
+def build_plan(*, string_bytes: int = 128, machine: str | None = None, redaction: Redaction | None = None) -> Plan:
     """The plan for this machine (or ``x86_64``, ``aarch64``), argument names from the running kernel's tracefs.
 
     ``string_bytes``: how much of a string or buffer is shown before ``...`` (paths are shown whole).
+    ``redaction``: what is shown of strings only in part; the plan is then of one thread at a time. None: all is shown.
     Takes some 30 ms; build it once. Raises ConfigError for a machine without tables.
     """
     name = machine or platform.machine()
     tables = load_tables(name)
     structs = load_structs(tables, name)
     decodings = load_decodings(load_syscalls(machine), tables, name, structs)
-    return Plan(decodings, tables, structs, string_bytes=string_bytes)
+    return Plan(decodings, tables, structs, string_bytes=string_bytes, redaction=redaction)

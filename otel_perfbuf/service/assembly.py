@@ -103,6 +103,7 @@ class KernelParts:
     def history(self, options: PerfBufferOptions, exits: ProcessExitOptions | None) -> History:
         """Loads the flight-recorder program and opens its rings."""
         from otel_perfbuf.recorder.source import HistorySource, SourceOptions
+        from otel_perfbuf.records import Redact
 
         targets = options.targets
         return _KernelHistory(
@@ -123,6 +124,7 @@ class KernelParts:
                     ring=options.ring,
                     swap=options.snapshot == "swap",
                     fd_names=options.fd_names,
+                    redact=[Redact(row.pattern, row.replace) for row in options.redact],
                     alerts=_alert_rules(exits),
                 )
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -132,19 +132,26 @@ class StringsOptions(StrictModel):
 
 
 class RedactOptions(StrictModel):
-    """A pattern (Python's re) and what stands in its place."""
+    r"""A pattern (PCRE2's dialect) and what stands in its place: ``\1`` is its first group."""
 
-    pattern: str
+    pattern: str = Field(min_length=1)
     replace: str = "[REDACTED]"
 
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, pattern: str) -> str:
+    @model_validator(mode="after")
+    def _compiles(self) -> Self:
+        from otel_perfbuf.records import Redact, Redaction  # the C core is loaded when it is needed
+
         try:
-            re.compile(pattern)
-        except re.error as fault:
-            raise PydanticCustomError("pattern", "{why}", {"why": f"it is no pattern: {fault}"}) from None
-        return pattern
+            Redaction([Redact(self.pattern, self.replace)])
+        except ConfigError as fault:
+            raise PydanticCustomError("pattern", "{why}", {"why": str(fault)}) from None
+        return self
+
+
+def _default_redact() -> tuple[RedactOptions, ...]:
+    from otel_perfbuf.records import default_patterns
+
+    return tuple(RedactOptions(pattern=row.pattern, replace=row.replace) for row in default_patterns())
 
 
 class PerfBufferOptions(StrictModel):
@@ -165,7 +172,7 @@ class PerfBufferOptions(StrictModel):
     strings: StringsOptions = StringsOptions()
     fd_names: bool = True
     buffers: Literal["none", "sizes", "content"] = "none"
-    redact: tuple[RedactOptions, ...] = ()
+    redact: tuple[RedactOptions, ...] = Field(default_factory=_default_redact)
 
     @model_validator(mode="before")
     @classmethod
@@ -207,7 +214,7 @@ class PerfBufferOptions(StrictModel):
         given = self.model_fields_set
         if self.map is not None and self.program is not None:
             found.append(("map", f"{_NOT_YET} for built-in programs, which have maps of their own"))
-        found += [(key, _NOT_YET) for key in ("event_name", "redact") if key in given and getattr(self, key)]
+        found += [(key, _NOT_YET) for key in ("event_name",) if key in given and getattr(self, key)]
         if self.ring == "shared" and self.mode != "overwritable":
             found.append(("ring", f"only the overwritable history can be shared; in mode {self.mode} write per_cpu"))
         elif self.ring == "shared" and self.snapshot == "swap":

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * text_redact.c: redaction of a record's captures. Source: redact.h. What it is not: it has no patterns of its own.
+ */
+#include "text.h"
+
+bool pb_view_redact(const struct pb_plan *plan, struct pb_capture_view *view, uint8_t *space, uint32_t capacity)
+{
+	uint32_t written = 0;
+	bool found;
+
+	if (!plan->redaction || !view->head.bytes || view->head.flags & PB_CAPTURE_FAULT)
+		return false;
+	if (view->head.kind == PB_CAPTURE_STRINGS)
+		found = pb_redact_arguments(plan->redaction, view->data, view->head.bytes, space, capacity, &written);
+	else if (view->head.kind == PB_CAPTURE_STRING || view->head.kind == PB_CAPTURE_BUFFER)
+		found = pb_redact(plan->redaction, view->data, view->head.bytes, space, capacity, &written);
+	else
+		return false;
+	if (!found)
+		return false;
+	if (view->head.kind != PB_CAPTURE_STRINGS)
+		view->head.extent = view->head.flags & PB_CAPTURE_CUT ? UINT16_MAX : (uint16_t)written;
+	view->head.bytes = (uint16_t)written;
+	view->data = space;
+	return true;
+}
+
+static void redact(struct pb_call *call, struct pb_capture_view *view)
+{
+	uint8_t *space = call->redacted + call->redacted_bytes;
+
+	if (!pb_view_redact(call->plan, view, space, PB_REDACTED_BYTES - call->redacted_bytes))
+		return;
+	call->redactions++;
+	call->redacted_bytes += view->head.bytes;
+}
+
+void pb_call_redact(struct pb_call *call)
+{
+	for (uint32_t i = 0; i < 6; i++) {
+		redact(call, &call->enter[i]);
+		redact(call, &call->exit[i]);
+	}
+}

@@ -198,7 +198,12 @@ def test_two_recorders_cannot_share_a_history() -> None:
         ("receivers", "perf_buffer/syscalls", {"mode": "kafka"}, "receivers.perf_buffer/syscalls.mode"),
         ("receivers", "perf_buffer/x", {"program": "my.bpf.o"}, "receivers.perf_buffer/x.program"),
         ("receivers", "perf_buffer/x", {"map": "/sys/fs/bpf/x"}, "receivers.perf_buffer/x.program"),
-        ("receivers", "perf_buffer/syscalls", {"redact": [{"pattern": "("}]}, "receivers.perf_buffer/syscalls.redact.0"),
+        (
+            "receivers",
+            "perf_buffer/syscalls",
+            {"redact": [{"pattern": "("}]},
+            "receivers.perf_buffer/syscalls.redact.0",
+        ),
         ("extensions", "file_storage", {"max_bytes": "1KiB"}, "extensions.file_storage.max_bytes"),
         ("extensions", "file_storage", {"directory": "spool"}, "extensions.file_storage.directory"),
         ("exporters", "file/2", {"path": "y", "format": "parquet"}, "exporters.file/2.format"),

@@ -2,7 +2,8 @@
 """The life of `otel-perfbuf run`: start, signals, reload, stop.
 
 What it is not: what is started is running.py's. SIGINT and SIGTERM end it, flushing for at most 5 seconds; SIGHUP loads
-the configuration again and, if it is good and another one, restarts the components; a bad one changes nothing.
+the configuration again and, if it is good and another one, restarts what has changed: rings with their history, flight
+recorders with their manners and sockets, queues and spools that are the same go on. A bad one changes nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Any, Final
@@ -20,9 +22,9 @@ from typing import Any, Final
 from otel_perfbuf.errors import ConfigError, PerfbufError
 from otel_perfbuf.service import log
 from otel_perfbuf.service.graph import build_graph
+from otel_perfbuf.service.kept import Kept
 from otel_perfbuf.service.model import Configuration
 from otel_perfbuf.service.notify import Notifier
-from otel_perfbuf.service.outlets import Kept
 from otel_perfbuf.service.parts import Parts
 from otel_perfbuf.service.running import Running
 from otel_perfbuf.service.telemetry import Telemetry
@@ -98,6 +100,8 @@ class Agent:
         try:
             return self._start(configuration, kept)
         except BaseException:
+            for part in kept.parts.values():
+                part.abandon()
             for queue in kept.queues.values():
                 queue.drain(1.0)
             raise
@@ -113,7 +117,9 @@ class Agent:
         if changed == configuration:
             _log.info("reload: nothing has changed")
             return configuration, running
-        kept = _unchanged(running.running_outlets(), configuration, changed)
+        kept = replace(
+            _unchanged(running.running_parts(), configuration, changed), parts=running.unchanged_parts(changed)
+        )
         for sentence in running.stop(keep=kept):
             _log.warning("%s", sentence)
         try:
@@ -125,7 +131,8 @@ class Agent:
             return configuration, restarted
         self._reloads += 1
         log.set_up(changed.service.telemetry.logs.level)
-        _log.info("reload: the new configuration runs")
+        left = ", ".join(sorted(kept.parts)) or "nothing"
+        _log.info("reload: the new configuration runs; left running: %s", left)
         return changed, started
 
     def _status(self) -> dict[str, Any]:

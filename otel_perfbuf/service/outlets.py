@@ -21,6 +21,7 @@ from otel_perfbuf.exporters.delivery import Outcome
 from otel_perfbuf.exporters.payload import Payload
 from otel_perfbuf.exporters.queue import SendingQueue
 from otel_perfbuf.service.graph import Route
+from otel_perfbuf.service.kept import Kept
 from otel_perfbuf.service.model import Component
 from otel_perfbuf.service.options import FileStorageOptions
 from otel_perfbuf.service.parts import Header, MadeDump
@@ -29,17 +30,9 @@ from otel_perfbuf.spool.entry import Entry, Share
 from otel_perfbuf.spool.frames import Meta
 from otel_perfbuf.spool.storage import Spool
 
-__all__ = ["Kept", "Outlets"]
+__all__ = ["Outlets"]
 
 _log = logging.getLogger(__name__)
-
-
-class Kept:
-    """What a reload leaves running: queues by exporter id, spools by extension id, whose components are unchanged."""
-
-    def __init__(self, queues: Mapping[str, SendingQueue], spools: Mapping[str, Spool]) -> None:
-        self.queues = dict(queues)
-        self.spools = dict(spools)
 
 
 class Outlets:
@@ -47,7 +40,7 @@ class Outlets:
 
     def __init__(self, telemetry: Telemetry, kept: Kept | None = None) -> None:
         self._telemetry = telemetry
-        self._kept = kept or Kept({}, {})
+        self._kept = kept or Kept()
         self.queues: dict[str, SendingQueue] = {}
         self.spools: dict[str, Spool] = {}
         self._storage: dict[str, str] = {}

@@ -12,14 +12,16 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_perfbuf.errors import PerfbufError
-from otel_perfbuf.exporters.payload import Signal
+from otel_perfbuf.exporters.payload import Payload, Signal
 from otel_perfbuf.receivers.otlp.options import OtlpReceiverOptions
 from otel_perfbuf.service.control import Control, ControlBackend, DumpRequest, DumpSummary
 from otel_perfbuf.service.graph import Graph, build_graph
 from otel_perfbuf.service.health import HealthCheck
+from otel_perfbuf.service.kept import Kept, Outlet, Part
 from otel_perfbuf.service.model import Component, Configuration
 from otel_perfbuf.service.options import (
     ControlOptions,
@@ -28,10 +30,11 @@ from otel_perfbuf.service.options import (
     HealthCheckOptions,
     PerfBufferOptions,
 )
-from otel_perfbuf.service.outlets import Kept, Outlets
-from otel_perfbuf.service.parts import History, Live, Parts
+from otel_perfbuf.service.outlets import Outlets
+from otel_perfbuf.service.parts import History, Live, MadeDump, Parts
 from otel_perfbuf.service.recording import Recording
 from otel_perfbuf.service.telemetry import Sample, Telemetry
+from otel_perfbuf.triggers.process_exit import ProcessExitOptions
 
 if TYPE_CHECKING:
     from otel_perfbuf.receivers.otlp.receiver import OtlpReceiver
@@ -42,14 +45,15 @@ _log = logging.getLogger(__name__)
 
 STOP_S: Final = 4.5  # "within 5 seconds" has the threads' ends and the unmapping in it
 _DUMP_WAIT_S: Final = 30.0
+_HOLD_S: Final = 2.0
 
 
 class Running:
     """The started components of one configuration.
 
     ``start`` raises what the first component that could not start raised, after stopping the others. ``stop`` returns
-    sentences about what had to be dropped; twice is fine. ``kept``: running queues and spools of a configuration that
-    ran before and has these components unchanged; after a failed start they go on, and are the caller's again.
+    sentences about what had to be dropped; twice is fine. ``kept``: what runs on from a configuration that ran before,
+    whose components are unchanged in this one; after a failed start it goes on, and is the caller's again.
     """
 
     def __init__(
@@ -66,14 +70,16 @@ class Running:
         self._agent_status = status
         self._graph: Graph = build_graph(configuration)
         self._undo = contextlib.ExitStack()
-        self._kept = kept or Kept({}, {})
+        self._kept = kept or Kept()
+        self._wanted = _identities(configuration, self._graph)
+        self._running: dict[str, Part] = {}
         self._outlets = Outlets(telemetry, self._kept)
         self._recordings: dict[str, Recording] = {}
         self._histories: dict[str, History] = {}
         self._live: dict[str, Live] = {}
         self._receivers: dict[str, OtlpReceiver] = {}
         self._deadline_s = 0.0
-        self._keep = Kept({}, {})
+        self._keep = Kept()
         self._leftovers: list[str] = []
 
     def start(self) -> None:
@@ -104,17 +110,44 @@ class Running:
         receivers = (self._configuration.receivers[name].options for name in self._graph.forward)
         return bool(self._graph.recorders) or any(cast(PerfBufferOptions, options).program for options in receivers)
 
-    def running_outlets(self) -> Kept:
-        """The running queues and spools, by component id."""
-        return Kept(self._outlets.queues, self._outlets.spools)
+    def running_parts(self) -> Kept:
+        """Everything that runs."""
+        return Kept(self._outlets.queues, self._outlets.spools, self._running)
+
+    def unchanged_parts(self, changed: Configuration) -> dict[str, Part]:
+        """The parts that another configuration would make of the very same: they need not be made again."""
+        wanted = _identities(changed, build_graph(changed))
+        return {name: part for name, part in self._running.items() if name in wanted and part.of == wanted[name]}
+
+    def _kept_part(self, name: str, *targets: Callable[..., Any]) -> Part | None:
+        """A part that goes on, its results pointed here; None: it is to be made."""
+        part = self._kept.parts.get(name)
+        if part is not None:
+            self._add(name, part)
+            for outlet, target in zip(part.outlets, targets, strict=True):
+                outlet.point(target)
+        return part
+
+    def _add(self, name: str, part: Part) -> None:
+        self._running[name] = part
+        self._undo.callback(self._stop_part, name)
+
+    def _stop_part(self, name: str) -> None:
+        if name not in self._keep.parts:
+            sentence = self._running[name].stop(max(self._deadline_s - time.monotonic(), 0.1))
+            if sentence is not None:
+                self._leftovers.append(sentence)
 
     def stop(self, timeout_s: float = STOP_S, keep: Kept | None = None) -> list[str]:
         """Stops everything within about ``timeout_s``: triggers, recorders, live streams, then the queues.
 
-        ``keep``: queues and spools that go on; they are the caller's from then on.
+        ``keep``: what goes on; it is the caller's from then on, and its results wait for the next configuration.
         """
         self._deadline_s = time.monotonic() + timeout_s
-        self._keep = keep or Kept({}, {})
+        self._keep = keep or Kept()
+        for part in self._keep.parts.values():
+            for outlet in part.outlets:
+                outlet.hold(_HOLD_S)
         self._undo.close()
         leftovers, self._leftovers = self._leftovers, []
         return leftovers
@@ -124,49 +157,65 @@ class Running:
         if isinstance(component.options, FileStorageOptions):
             self._outlets.start_spool(component, component.options)
             return
+        name = f"extensions.{component.id}"
+        targets = (self.dump, self.status) if isinstance(component.options, ControlOptions) else ()
+        if self._kept_part(name, *targets) is not None:
+            return
+        outlets = tuple(Outlet(target) for target in targets)
         if isinstance(component.options, ControlOptions):
-            backend = ControlBackend(self.dump, self.status, self._telemetry.render)
-            extension = Control(component.options, backend)
+            dump, status = outlets
+            extension = Control(component.options, ControlBackend(dump, status, self._telemetry.render))
         else:
             assert isinstance(component.options, HealthCheckOptions)
             extension = HealthCheck(component.options)
         extension.start()
-        self._undo.callback(extension.stop)
+        self._add(name, Part(extension, self._wanted[name], lambda _: extension.stop(), outlets))
 
     def _start_recorder(self, component: Component) -> None:
         options = cast(FlightRecorderOptions, component.options)
-        receiver = options.history[0]
-        perf_buffer = cast(PerfBufferOptions, self._configuration.receivers[receiver].options)
-        history = self._parts.history(perf_buffer, options.triggers.process_exit)
-        self._undo.callback(history.close)
-        self._histories[receiver] = history
-        history.attach()
-        recording = Recording(
-            component.id,
-            receiver,
-            options,
-            history,
-            self._parts,
-            self._telemetry,
-            lambda dump: self._outlets.emit(dump, self._graph.routes[component.id]),
-        )
-        self._undo.callback(lambda: self._stop_recording(recording))
-        recording.start()
-        self._recordings[component.id] = recording
+        history = self._start_history(options.history[0])
+        name = f"connectors.{component.id}"
 
-    def _stop_recording(self, recording: Recording) -> None:
-        left_s = max(self._deadline_s - time.monotonic(), 0.1)
-        if not recording.stop(left_s / 2):
-            self._leftovers.append(f"stopping {recording.id}: a dump in the making was not finished in time")
+        def emit(dump: MadeDump) -> None:
+            self._outlets.emit(dump, self._graph.routes[component.id])
+
+        part = self._kept_part(name, emit)
+        if part is None:
+            outlet = Outlet(emit)
+            recording = Recording(
+                component.id, options.history[0], options, history, self._parts, self._telemetry, outlet
+            )
+            part = Part(recording, self._wanted[name], partial(_stop_recording, recording), (outlet,))
+            self._add(name, part)
+            recording.start()
+        self._recordings[component.id] = part.made
+
+    def _start_history(self, receiver: str) -> History:
+        name = f"receivers.{receiver}"
+        part = self._kept_part(name)
+        if part is None:
+            of = cast(tuple[PerfBufferOptions, ProcessExitOptions | None], self._wanted[name])
+            history = self._parts.history(*of)
+            part = Part(history, of, lambda _: history.close())
+            self._add(name, part)
+            history.attach()
+        self._histories[receiver] = part.made
+        return cast(History, part.made)
 
     def _start_live(self, component: Component) -> None:
-        live = self._parts.live(
-            cast(PerfBufferOptions, component.options),
-            lambda payload: self._outlets.pass_on(component.id, payload, self._graph.routes[component.id]),
-        )
-        self._undo.callback(live.stop)
-        live.start()
-        self._live[component.id] = live
+        name = f"receivers.{component.id}"
+
+        def emit(payload: Payload) -> None:
+            self._outlets.pass_on(component.id, payload, self._graph.routes[component.id])
+
+        part = self._kept_part(name, emit)
+        if part is None:
+            outlet = Outlet(emit)
+            live = self._parts.live(cast(PerfBufferOptions, component.options), outlet)
+            part = Part(live, self._wanted[name], lambda _: live.stop(), (outlet,))
+            self._add(name, part)
+            live.start()
+        self._live[component.id] = part.made
 
     def _drain(self) -> None:
         left_s = max(self._deadline_s - time.monotonic(), 0.1)
@@ -175,14 +224,19 @@ class Running:
     def _start_telemetry(self, component: Component) -> None:
         from otel_perfbuf.receivers.otlp.receiver import OtlpReceiver  # gRPC takes long to import
 
+        name = f"receivers.{component.id}"
         signals = self._graph.triggers[component.id]
         consumers = {signal: self._consumer(component.id, signal, names) for signal, names in signals.items()}
-        receiver = OtlpReceiver(cast(OtlpReceiverOptions, component.options), consumers)
-        receiver.start()
-        self._undo.callback(receiver.stop)
-        self._receivers[component.id] = receiver
-        for protocol, endpoint in receiver.endpoints.items():
-            _log.info("%s: OTLP by %s at %s", component.id, protocol, endpoint)
+        part = self._kept_part(name, *consumers.values())
+        if part is None:
+            outlets = {signal: Outlet(consume) for signal, consume in consumers.items()}
+            receiver = OtlpReceiver(cast(OtlpReceiverOptions, component.options), outlets)
+            part = Part(receiver, self._wanted[name], lambda _: receiver.stop(), tuple(outlets.values()))
+            self._add(name, part)
+            receiver.start()
+            for protocol, endpoint in receiver.endpoints.items():
+                _log.info("%s: OTLP by %s at %s", component.id, protocol, endpoint)
+        self._receivers[component.id] = part.made
 
     def _consumer(self, receiver: str, signal: Signal, connectors: Iterable[str]) -> Callable[[bytes], None]:
         recordings = [self._recordings[name] for name in connectors]
@@ -231,19 +285,50 @@ class Running:
         }
 
     def _samples(self) -> Iterable[Sample]:
-        for name, status in [
-            *((name, history.status()) for name, history in self._histories.items()),
-            *((name, live.status()) for name, live in self._live.items()),
-        ]:
+        # Counts of what a reload leaves running go on there.
+        statuses = [
+            *((name, history.status()) for name, history in self._histories.items() if not self._goes_on(name)),
+            *((name, live.status()) for name, live in self._live.items() if not self._goes_on(name)),
+        ]
+        for name, status in statuses:
             yield Sample("perfbuf_ring_lost_records", (name,), status.get("lost", 0))
             yield Sample("perfbuf_ring_overwritten_bytes", (name,), status.get("overwritten_bytes", 0))
             yield Sample("perfbuf_ring_malformed_records", (name,), status.get("malformed", 0))
-        for telemetry in self._receivers.values():
+        for name, telemetry in self._receivers.items():
+            if self._goes_on(name):
+                continue
             for cause, count in telemetry.refused.copy().items():
                 yield Sample("perfbuf_triggers_refused", (cause,), count)
         for recording in self._recordings.values():
             if recording.history_s is not None:
                 yield Sample("perfbuf_history_seconds", (recording.receiver,), recording.history_s)
-            for cause, count in recording.refused().items():
-                yield Sample("perfbuf_triggers_refused", (cause,), count)
+            if f"connectors.{recording.id}" not in self._keep.parts:
+                for cause, count in recording.refused().items():
+                    yield Sample("perfbuf_triggers_refused", (cause,), count)
         yield from self._outlets.samples()
+
+    def _goes_on(self, receiver: str) -> bool:
+        return f"receivers.{receiver}" in self._keep.parts
+
+
+def _identities(configuration: Configuration, graph: Graph) -> dict[str, object]:
+    """By key path: all that a part is made of, to be compared."""
+    found: dict[str, object] = {
+        f"extensions.{name}": configuration.extensions[name].options for name in configuration.service.extensions
+    }
+    for name in graph.recorders:
+        options = cast(FlightRecorderOptions, configuration.connectors[name].options)
+        receiver = options.history[0]
+        history = (configuration.receivers[receiver].options, options.triggers.process_exit)
+        found |= {f"receivers.{receiver}": history, f"connectors.{name}": (options, history)}
+    for name in graph.forward:
+        found[f"receivers.{name}"] = configuration.receivers[name].options
+    for name, signals in graph.triggers.items():
+        found[f"receivers.{name}"] = (configuration.receivers[name].options, list(signals.items()))
+    return found
+
+
+def _stop_recording(recording: Recording, left_s: float) -> str | None:
+    if recording.stop(left_s / 2):
+        return None
+    return f"stopping {recording.id}: a dump in the making was not finished in time"

@@ -54,6 +54,12 @@ class Agent:
             assert data, f"the agent did not say {text!r}: {self.log}"
             self.log += data.decode()
 
+    def read_log(self, seconds: float) -> None:
+        """Takes what it says within this time."""
+        assert self._process.stderr is not None
+        if select.select([self._process.stderr], [], [], seconds)[0]:
+            self.log += os.read(self._process.stderr.fileno(), 65536).decode()
+
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`otel-perfbuf WORDS --control SOCKET`."""
         return subprocess.run(

@@ -28,6 +28,7 @@ from otel_perfbuf.service.agent import Agent
 from otel_perfbuf.service.alerts import AlertTrigger
 from otel_perfbuf.service.config import parse
 from otel_perfbuf.service.control_client import ControlClient
+from otel_perfbuf.service.kept import Outlet
 from otel_perfbuf.service.model import Configuration
 from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions
 from otel_perfbuf.service.parts import Gate, MadeDump
@@ -173,6 +174,7 @@ class _Parts:
     dump_fault: Exception | None = None
     histories: list[_History] = field(default_factory=list)
     recorders: list[_Recorder] = field(default_factory=list)
+    lives: list[_Live] = field(default_factory=list)
 
     def check(self) -> None:
         """Raises ``check_fault``."""
@@ -194,7 +196,8 @@ class _Parts:
 
     def live(self, options: PerfBufferOptions, emit: Callable[[Payload], object]) -> _Live:
         """A played stream."""
-        return _Live(self, emit)
+        self.lives.append(_Live(self, emit))
+        return self.lives[-1]
 
 
 def _tree(directory: Path) -> dict[str, Any]:
@@ -538,6 +541,86 @@ def test_sighup_reloads(tmp_path: Path, parts: _Parts) -> None:
         assert not (tmp_path / "socket.sock").exists()
         assert agent.end() == 0
     assert _records(tmp_path / "dumps") == 9, "three dumps of three records in one file"
+
+
+def test_a_reload_leaves_running_what_is_unchanged(tmp_path: Path, parts: _Parts) -> None:
+    """Each change restarts what it touches and nothing else; results go the new way; no count is doubled."""
+    tree = _tree(tmp_path)
+    agent = Agent(lambda: parse(tree), parts)
+    configuration = parse(tree)
+    running = agent._start(configuration)
+    try:
+        client = ControlClient(str(tmp_path / "control.sock"))
+        client.dump({"all": True})
+
+        def reload() -> list[str]:
+            nonlocal configuration, running
+            parts.log.clear()
+            configuration, running = agent._reload(configuration, running)
+            return parts.log
+
+        tree["service"]["telemetry"] = {"logs": {"level": "debug"}}
+        assert reload() == []
+        tree["exporters"]["file"]["path"] = f"{tmp_path}/new"
+        assert reload() == []
+        client.dump({"all": True})
+        parts.lives[0].emit(Payload((_chunk(1),)))
+        tree["connectors"]["flight_recorder"]["hold_off"] = "1s"
+        assert reload() == ["trigger disarmed", "recorder stopped", "recorder started", "trigger armed"]
+        tree["receivers"]["perf_buffer/live"]["watermark"] = "50%"
+        assert reload() == ["live stopped", "live started"]
+        tree["connectors"]["flight_recorder"]["triggers"]["process_exit"] = {"exit_codes": "nonzero"}
+        assert reload() == [
+            "trigger disarmed",
+            "recorder stopped",
+            "detached",
+            "loaded",
+            "attached",
+            "recorder started",
+            "trigger armed",
+        ]
+        assert client.status()["reloads"] == 5
+        metrics = agent._telemetry.render().splitlines()
+        lost = [line for line in metrics if line.startswith("perfbuf_ring_lost_records{")]
+        # 1 of each of the two histories that ran.
+        assert lost == [
+            'perfbuf_ring_lost_records{receiver="perf_buffer"} 2',
+            'perfbuf_ring_lost_records{receiver="perf_buffer/live"} 0',
+        ]
+    finally:
+        running.stop()
+    assert (_records(tmp_path / "dumps"), _records(tmp_path / "new")) == (3, 3)
+    assert _records(tmp_path / "live") == 1 + 4 + 4
+
+
+def test_results_wait_for_the_new_way() -> None:
+    """A held outlet lets nobody in, waits for who is inside, and gives what came meanwhile to the new target."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow(value: int) -> int:
+        inside.set()
+        assert leave.wait(10)
+        return value
+
+    outlet = Outlet(slow)
+    got: list[tuple[str, int]] = []
+    first = threading.Thread(target=lambda: got.append(("old", outlet(1))))
+    first.start()
+    assert inside.wait(10)
+    holder = threading.Thread(target=lambda: outlet.hold(10))
+    holder.start()
+    holder.join(0.05)
+    assert holder.is_alive()
+    second = threading.Thread(target=lambda: got.append(("new", outlet(2))))
+    leave.set()
+    holder.join(10)
+    first.join(10)
+    second.start()
+    second.join(0.05)
+    assert second.is_alive()
+    outlet.point(lambda value: 10 * value)
+    second.join(10)
+    assert got == [("old", 1), ("new", 20)]
 
 
 def test_a_start_that_fails_is_raised(tmp_path: Path, parts: _Parts) -> None:

@@ -34,14 +34,18 @@ _EVERY_TASK = _U32.pack(0)  # bpf/iterators.bpf.h
 
 @dataclass(frozen=True, slots=True)
 class AlertRules:
-    """Which ends of recorded processes wake the agent.
+    """What wakes the agent.
 
-    All, or those by a signal of ``signals``, or (``nonzero``) with an exit code other than 0.
+    Ends of recorded processes: all, or those by a signal of ``signals``, or (``nonzero``) with an exit code but 0.
+    OOM kills. Of the calls that the syscall rules watch: an errno of ``errnos``, or more than ``slow_ns`` (0: none).
     """
 
     everything: bool = False
     signals: Sequence[int] = ()
     nonzero: bool = False
+    oom_kill: bool = False
+    errnos: Sequence[int] = ()
+    slow_ns: int = 0
 
 
 class SyscallProgram:
@@ -83,6 +87,9 @@ class SyscallProgram:
                 "alert_all": int(alerts.everything),
                 "alert_exit_codes": int(alerts.nonzero),
                 "alert_signals_mask": sum(1 << number for number in set(alerts.signals)),
+                "alert_oom_kill": int(alerts.oom_kill),
+                "alert_errnos": _bits(alerts.errnos, lib.PB_ALERT_ERRNOS),
+                "alert_slow_ns": alerts.slow_ns,
             }
             for name, value in constants.items():
                 self._object.set_rodata(name, value)
@@ -154,6 +161,11 @@ class SyscallProgram:
         with self._turn:
             return self._object.read_iterator("read_pages")
 
+    def slow_calls(self) -> bytes:
+        """A struct pb_alert for each watched call that has been in flight for more than ``slow_ns``, at every look."""
+        with self._turn:
+            return self._object.read_iterator("slow_calls")
+
     def processes(self) -> dict[tuple[int, int], ProcessEntry]:
         """The process table, the dead too, by (tgid, start time)."""
         return read_processes(self._object.maps["processes"])
@@ -188,6 +200,11 @@ class SyscallProgram:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _bits(numbers: Sequence[int], count: int) -> bytes:
+    """A bit map of ``count`` bits in words of 64."""
+    return sum(1 << number for number in set(numbers)).to_bytes(count // 8, "little")
 
 
 def _comm_key(comm: str) -> bytes:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from otel_perfbuf.errors import PerfbufError
-from otel_perfbuf.triggers.firing import Firing
+from otel_perfbuf.triggers.firing import Firing, TriggerKind
 
 from .capture import Capture
 from .dump import Dump, DumpOptions, Losses, make_dump
@@ -39,6 +39,9 @@ class Gate(Protocol):
 
     def admit(self, firing: Firing) -> bool:
         """False: it is counted as suppressed."""
+
+    def suppress(self, kind: TriggerKind, count: int) -> None:
+        """Counts occurrences that nobody could have asked for one by one."""
 
     def take_suppressed(self) -> int:
         """How many were suppressed since this was last called."""
@@ -94,6 +97,8 @@ class FlightRecorder:
         with self._condition:
             if self._stopping:
                 return None
+            if firing.repeats and self._gate is not None:
+                self._gate.suppress(firing.kind, firing.repeats)
             for making in self._making:
                 if self._joins(firing, making):
                     if len(making.firings) < _FIRINGS_MAX:

@@ -67,6 +67,8 @@ class SourceOptions:
     fd_names: bool = True
     redact: Sequence[Redact] = field(default_factory=default_patterns)
     alerts: AlertRules = field(default_factory=AlertRules)
+    error_syscalls: Sequence[str] = ()
+    slow_syscalls: Sequence[str] | None = None
 
 
 @dataclass(slots=True)
@@ -93,6 +95,8 @@ class HistorySource:
             max_string_bytes=options.string_bytes,
             max_path_bytes=options.path_bytes,
             buffers=options.buffers,
+            error_syscalls=options.error_syscalls,
+            slow_syscalls=options.slow_syscalls,
         )
         self._account = _Account()
         self._first_sight: FirstSight | None = None

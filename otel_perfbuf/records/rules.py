@@ -18,6 +18,7 @@ from otel_perfbuf.records.arguments import Argument, Capture, Decoding, load_dec
 from otel_perfbuf.records.classes import select_syscalls
 from otel_perfbuf.records.constants import load_tables
 from otel_perfbuf.records.syscalls import load_syscalls
+from otel_perfbuf.records.watched import watched_syscalls
 
 __all__ = ["Buffers", "records_all", "syscall_rules"]
 
@@ -207,13 +208,17 @@ def syscall_rules(
     max_string_bytes: int = 128,
     max_path_bytes: int = 512,
     buffers: Buffers = "none",
+    error_syscalls: Sequence[str] = (),
+    slow_syscalls: Sequence[str] | None = None,
     machine: str | None = None,
 ) -> bytes:
     """``struct pb_rules`` as bytes, for the rodata ``rules``.
 
     ``include`` and ``exclude`` take names and strace's classes (``%file``; ``!`` excludes; none included = all).
     ``max_string_bytes`` and ``max_path_bytes``: captured at most, 1 to 4096. ``buffers``: contents are captured only
-    with "content". Raises ConfigError: unknown names (with close matches), sizes out of bounds.
+    with "content". ``error_syscalls`` are watched for errnos, ``slow_syscalls`` for how long they take (None: none;
+    empty: all but `watched.WAITING`). Raises ConfigError: unknown names (with close matches), sizes out of bounds, a call that
+    is watched by its name and not recorded.
     """
     for key, value in (("max_bytes", max_string_bytes), ("max_path_bytes", max_path_bytes)):
         if not 1 <= value <= MAX_CAPTURE_BYTES:
@@ -223,6 +228,7 @@ def syscall_rules(
     decodings = load_decodings(load_syscalls(machine), load_tables(name), name)
     by_name = {decoding.syscall.name for decoding in decodings.values()}
     recorded = select_syscalls(by_name, include=include, exclude=exclude)
+    watched = watched_syscalls(by_name, recorded, error_syscalls, slow_syscalls)
     rules = ffi.new("struct pb_rules *")
     known = {number: decoding for number, decoding in decodings.items() if number < lib.PB_SYSCALLS}
     _fill_all(rules, known, _Limits(max_string_bytes, max_path_bytes, buffers))
@@ -233,7 +239,7 @@ def syscall_rules(
             row.arguments = 6
             row.flags = 0 if include else lib.PB_SYSCALL_RECORDED
         elif decoding.syscall.name in recorded:
-            row.flags |= lib.PB_SYSCALL_RECORDED
+            row.flags |= lib.PB_SYSCALL_RECORDED | watched.get(decoding.syscall.name, 0)
     return bytes(ffi.buffer(rules))
 
 

@@ -56,12 +56,13 @@ class FlightRecorderSpanProcessor(SpanProcessor):
             if context is None:
                 return
             tid, interleaved = self._spans.end(context.span_id)
-            if span.status.status_code is not StatusCode.ERROR or not context.is_valid:
+            failed = span.status.status_code is StatusCode.ERROR
+            if not context.is_valid or not (failed or self._is_slow(span)):
                 return
             if span.instrumentation_scope is not None and span.instrumentation_scope.name == OWN_SCOPE:
                 return
             fields: dict[str, object] = {
-                "kind": "span_error",
+                "kind": "span_error" if failed else "span_latency",
                 "trace_id": f"{context.trace_id:032x}",
                 "span_id": f"{context.span_id:016x}",
                 "trace_flags": int(context.trace_flags),
@@ -71,11 +72,18 @@ class FlightRecorderSpanProcessor(SpanProcessor):
                 "service_name": service_name(span.resource),
                 "name": span.name,
                 "interleaved": interleaved,
-                "reason": _reason(span),
+                "reason": _reason(span) if failed else f"span {span.name} took {_duration_ns(span) / 1e9:.3f} s",
             }
             self.sender.send(encode_trigger(fields))
         except Exception:  # noqa: BLE001 - as above
             return
+
+    def _is_slow(self, span: ReadableSpan) -> bool:
+        """Whether the agent wants to hear of a span that took so long."""
+        wanted = self._registration.conditions.get("span_latency") if self._registration is not None else None
+        if not wanted or _duration_ns(span) <= wanted["longer_than_ns"]:
+            return False
+        return not wanted["names"] or span.name in wanted["names"]
 
     def shutdown(self) -> None:
         """Closes the socket; spans that fail later are dropped."""
@@ -84,6 +92,10 @@ class FlightRecorderSpanProcessor(SpanProcessor):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002 - the signature is the SDK's
         """True: a datagram is sent or dropped when its span ends, so nothing is ever left to flush."""
         return True
+
+
+def _duration_ns(span: ReadableSpan) -> int:
+    return (span.end_time or 0) - (span.start_time or 0)
 
 
 def service_name(resource: object) -> str | None:

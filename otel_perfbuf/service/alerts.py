@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process_exit trigger: drains the kernel's alerts and fires for those that the options name.
+"""The kernel's conditions as a trigger: drains the alerts, looks at calls in flight, fires.
 
-What it is not: what a wait status means is triggers/process_exit.py. Source: bpf/records.h, map `alerts` (forward,
-wakes at each).
+What it is not: what an alert means is triggers/alerts.py, what is one bpf/condition.bpf.h. Source: bpf/records.h, map
+`alerts` (forward, wakes at each).
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from otel_perfbuf.errors import PerfbufError, ReaderClosed
-from otel_perfbuf.triggers.firing import Fire
-from otel_perfbuf.triggers.process_exit import ProcessExitOptions, firing_from_alert
+from otel_perfbuf.triggers.firing import Fire, Firing
 
-__all__ = ["AlertBatch", "AlertReader", "AlertTrigger"]
+__all__ = ["AlertBatch", "AlertReader", "AlertTrigger", "Judge"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,13 +41,35 @@ class AlertReader(Protocol):
         """Wakes `read`."""
 
 
-class AlertTrigger:
-    """Fires from a thread of its own. Does not own the reader; ``lost`` and ``malformed`` count alerts."""
+class Judge(Protocol):
+    """What alerts mean: triggers.alerts.AlertJudge."""
 
-    def __init__(self, reader: AlertReader, options: ProcessExitOptions, unix_offset_ns: Callable[[], int]) -> None:
+    def firing(self, alert: bytes, unix_offset_ns: int, /) -> Firing | None:
+        """Of one alert; None: a quiet one."""
+
+    def split(self, alerts: bytes, /) -> list[bytes]:
+        """Alerts that stand one behind the other, each alone."""
+
+
+class AlertTrigger:
+    """Fires from a thread of its own. Does not own the reader; ``lost`` and ``malformed`` count alerts.
+
+    ``slow_calls`` gives the alerts of calls in flight; it is asked every ``look_s`` seconds, or never when it is None.
+    """
+
+    def __init__(
+        self,
+        reader: AlertReader,
+        judge: Judge,
+        unix_offset_ns: Callable[[], int],
+        slow_calls: Callable[[], bytes] | None = None,
+        look_s: float = 1.0,
+    ) -> None:
         self._reader = reader
-        self._options = options
+        self._judge = judge
         self._unix_offset_ns = unix_offset_ns
+        self._slow_calls = slow_calls
+        self._look_s = look_s
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.lost = 0
@@ -74,22 +95,23 @@ class AlertTrigger:
     def _run(self, fire: Fire) -> None:
         while not self._stopping.is_set():
             try:
-                batch = self._reader.read(timeout=1.0)
+                batch = self._reader.read(timeout=self._look_s)
+                slow = self._slow_calls() if self._slow_calls is not None and not self._stopping.is_set() else b""
             except ReaderClosed:
                 return
             except (PerfbufError, OSError) as fault:
-                _log.error("reading the kernel's alerts of ended processes failed, process_exit is off: %s", fault)
+                _log.error("reading the kernel's alerts failed, its triggers are off: %s", fault)
                 return
             self.lost += batch.lost
-            for alert in batch.data():
+            for alert in [*batch.data(), *self._judge.split(slow)]:
                 self._take(alert, fire)
 
     def _take(self, alert: bytes, fire: Fire) -> None:
         try:
-            firing = firing_from_alert(alert, self._options, self._unix_offset_ns())
+            firing = self._judge.firing(alert, self._unix_offset_ns())
             if firing is not None:
                 fire(firing)
         except ValueError:
             self.malformed += 1
         except Exception:  # noqa: BLE001 - one alert must not deafen the agent to the next
-            _log.exception("a process's end could not be handled")
+            _log.exception("an alert of the kernel could not be handled")

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 from otel_perfbuf.errors import KernelError, ReaderClosed
 from otel_perfbuf.exporters.payload import Payload
 from otel_perfbuf.service.alerts import AlertTrigger
-from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions
+from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions, TriggersOptions
 from otel_perfbuf.service.parts import Gate, History, Live, MadeDump, Recorder
 from otel_perfbuf.triggers.firing import Evidence, Match, Trigger
 from otel_perfbuf.triggers.process_exit import CORE_SIGNALS, ProcessExitOptions
+from otel_perfbuf.triggers.spans import SpanRegistry
 
 if TYPE_CHECKING:
     from otel_perfbuf.bpf.syscalls import AlertRules
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from otel_perfbuf.rings import PerfReader
 
 __all__ = ["KernelParts"]
+
+_LOOK_LEAST_S, _LOOK_MOST_S = 0.1, 1.0  # between two looks at the calls in flight
 
 
 class _KernelHistory:
@@ -62,10 +65,28 @@ class _KernelHistory:
             pass  # asked while the agent ends
         return status
 
-    def exits(self, options: ProcessExitOptions) -> Trigger:
+    def alerts(self, triggers: TriggersOptions) -> Trigger | None:
         from otel_perfbuf.recorder.clock import unix_offset_ns
+        from otel_perfbuf.records.errnos import error_rows
+        from otel_perfbuf.triggers.alerts import AlertJudge
 
-        return AlertTrigger(self.source.alerts, options, unix_offset_ns)
+        if not triggers.of_the_kernel:
+            return None
+        errors = {number: name for number, name, _ in error_rows()}
+        judge = AlertJudge(
+            triggers.process_exit, self.source.plan.syscall_name, lambda number: errors.get(number, str(number))
+        )
+        slow = triggers.syscall_latency.longer_than if triggers.syscall_latency is not None else 0.0
+        return AlertTrigger(
+            self.source.alerts,
+            judge,
+            unix_offset_ns,
+            self.source.program.slow_calls if slow else None,
+            look_s=min(max(slow / 4, _LOOK_LEAST_S), _LOOK_MOST_S) if slow else _LOOK_MOST_S,
+        )
+
+    def spans(self, conditions: Mapping[str, Any]) -> SpanRegistry:
+        return SpanRegistry(self.source.program.spans, conditions)
 
     def find(self, evidence: Evidence) -> Match:
         return self._finder(evidence)
@@ -74,17 +95,22 @@ class _KernelHistory:
         self.source.close()
 
 
-def _alert_rules(exits: ProcessExitOptions | None) -> AlertRules:
+def _alert_rules(triggers: TriggersOptions) -> AlertRules:
     """What the kernel sends; it may be more than fires (lists of exit codes), never less."""
     from otel_perfbuf.bpf.syscalls import AlertRules
+    from otel_perfbuf.records.errnos import error_rows
 
-    if exits is None:
-        return AlertRules()
+    exits = triggers.process_exit or ProcessExitOptions(signals="none")
     names = CORE_SIGNALS if exits.signals == "core" else () if isinstance(exits.signals, str) else exits.signals
+    error, latency = triggers.syscall_error, triggers.syscall_latency
+    numbers = {name: number for number, name, _ in error_rows()}
     return AlertRules(
         everything=exits.signals == "all",
         nonzero=exits.exit_codes not in ("none", ()),
         signals=tuple(int(signal.Signals[f"SIG{name}"]) for name in names),
+        oom_kill=triggers.oom_kill is not None,
+        errnos=[numbers[name] for name in error.errnos] if error is not None and error.syscalls else (),
+        slow_ns=int(latency.longer_than * 1e9) if latency is not None else 0,
     )
 
 
@@ -100,12 +126,12 @@ class KernelParts:
                 errno.EPERM, "starting to record: this needs root, or the capabilities CAP_BPF and CAP_PERFMON"
             )
 
-    def history(self, options: PerfBufferOptions, exits: ProcessExitOptions | None) -> History:
+    def history(self, options: PerfBufferOptions, triggers: TriggersOptions) -> History:
         """Loads the flight-recorder program and opens its rings."""
         from otel_perfbuf.recorder.source import HistorySource, SourceOptions
         from otel_perfbuf.records import Redact
 
-        targets = options.targets
+        targets, error, latency = options.targets, triggers.syscall_error, triggers.syscall_latency
         return _KernelHistory(
             HistorySource(
                 SourceOptions(
@@ -125,7 +151,9 @@ class KernelParts:
                     swap=options.snapshot == "swap",
                     fd_names=options.fd_names,
                     redact=[Redact(row.pattern, row.replace) for row in options.redact],
-                    alerts=_alert_rules(exits),
+                    alerts=_alert_rules(triggers),
+                    error_syscalls=error.syscalls if error is not None and error.errnos else (),
+                    slow_syscalls=latency.syscalls if latency is not None and latency.longer_than else None,
                 )
             )
         )

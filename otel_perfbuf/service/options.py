@@ -102,26 +102,43 @@ class ExcludeOptions(StrictModel):
     comms: Comms = ()
 
 
+def _known_syscalls(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Names and classes as they are; what none is, is said with the close ones."""
+    # Imported here, since the tables are read from files: only who names system calls needs them.
+    from otel_perfbuf.records.classes import select_syscalls
+    from otel_perfbuf.records.syscalls import shipped_syscalls
+
+    try:
+        if words:
+            select_syscalls((row.name for row in shipped_syscalls(platform.machine()).values()), include=words)
+    except ConfigError as fault:
+        why = "; ".join(sentence for _, sentence in fault.problems) or str(fault)
+        raise PydanticCustomError("syscalls", "{why}", {"why": why}) from None
+    return words
+
+
+def _known_errnos(names: tuple[str, ...]) -> tuple[str, ...]:
+    from otel_perfbuf.records.errnos import error_rows
+
+    known = {name for _, name, _ in error_rows()}
+    found = tuple(_ERRNO_ALIASES.get(name, name) for name in names)
+    wrong = [name for name in found if name not in known]
+    if wrong:
+        why = f"{', '.join(wrong)}: no such error; write names like ECONNREFUSED"
+        raise PydanticCustomError("errnos", "{why}", {"why": why})
+    return found
+
+
+_ERRNO_ALIASES = {"EWOULDBLOCK": "EAGAIN", "EDEADLOCK": "EDEADLK", "ENOTSUP": "EOPNOTSUPP"}
+Syscalls = Annotated[tuple[str, ...], AfterValidator(_known_syscalls)]
+Errnos = Annotated[tuple[str, ...], AfterValidator(_known_errnos)]
+
+
 class SyscallsOptions(StrictModel):
     """Names and strace's classes (%file, %network, ...)."""
 
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-
-    @field_validator("include", "exclude")
-    @classmethod
-    def _are_known(cls, words: tuple[str, ...]) -> tuple[str, ...]:
-        # Imported here, since the tables are read from files: only who names system calls needs them.
-        from otel_perfbuf.records.classes import select_syscalls
-        from otel_perfbuf.records.syscalls import shipped_syscalls
-
-        try:
-            if words:
-                select_syscalls((row.name for row in shipped_syscalls(platform.machine()).values()), include=words)
-        except ConfigError as fault:
-            why = "; ".join(sentence for _, sentence in fault.problems) or str(fault)
-            raise PydanticCustomError("syscalls", "{why}", {"why": why}) from None
-        return words
+    include: Syscalls = ()
+    exclude: Syscalls = ()
 
 
 class StringsOptions(StrictModel):
@@ -257,22 +274,22 @@ class LogSeverityOptions(StrictModel):
 class SyscallErrorOptions(StrictModel):
     """Off unless both are given."""
 
-    syscalls: tuple[str, ...] = ()
-    errnos: tuple[str, ...] = ()
+    syscalls: Syscalls = ()
+    errnos: Errnos = ()
 
 
 class SpanLatencyOptions(StrictModel):
-    """Off at 0s."""
+    """Off at 0s; names empty: every span."""
 
     longer_than: Duration = Field(default=0.0, ge=0)
     names: tuple[str, ...] = ()
 
 
 class SyscallLatencyOptions(StrictModel):
-    """Off at 0s."""
+    """Off at 0s; syscalls empty: all but those that wait by design (poll, futex, read, accept, ...)."""
 
     longer_than: Duration = Field(default=0.0, ge=0)
-    syscalls: tuple[str, ...] = ()
+    syscalls: Syscalls = ()
 
 
 class TriggersOptions(StrictModel):
@@ -295,6 +312,33 @@ class TriggersOptions(StrictModel):
             {key: {} if value is None else value for key, value in given.items()} if isinstance(given, dict) else given
         )
 
+    @property
+    def of_the_kernel(self) -> bool:
+        """Whether one is on that the kernel decides."""
+        error, latency = self.syscall_error, self.syscall_latency
+        return (
+            self.process_exit is not None
+            or self.oom_kill is not None
+            or (error is not None and bool(error.syscalls and error.errnos))
+            or (latency is not None and latency.longer_than > 0)
+        )
+
+    def kernel_part(self) -> TriggersOptions:
+        """Those that the kernel decides, alone: what a history is loaded for."""
+        return TriggersOptions(
+            process_exit=self.process_exit,
+            oom_kill=self.oom_kill,
+            syscall_error=self.syscall_error,
+            syscall_latency=self.syscall_latency,
+        )
+
+    def told_to_applications(self) -> dict[str, Any]:
+        """What registered applications are to report besides errors."""
+        latency = self.span_latency
+        if latency is None or not latency.longer_than:
+            return {}
+        return {"span_latency": {"longer_than_ns": int(latency.longer_than * 1e9), "names": list(latency.names)}}
+
 
 class WindowOptions(StrictModel):
     """Which part of the rings' history a dump has, around its firing."""
@@ -316,13 +360,7 @@ class FlightRecorderOptions(StrictModel):
 
     def unavailable(self) -> Unavailable:
         """What this version cannot do."""
-        triggers = self.triggers
-        found = [("triggers.oom_kill", _NOT_YET)] if triggers.oom_kill is not None else []
-        error = triggers.syscall_error
-        if error is not None and error.syscalls and error.errnos:
-            found.append(("triggers.syscall_error", _NOT_YET))
-        if triggers.syscall_latency is not None and triggers.syscall_latency.longer_than > 0:
-            found.append(("triggers.syscall_latency", _NOT_YET))
+        found: Unavailable = []
         if len(self.history) > 1:
             found.append(("history", "one receiver is available yet, not several"))
         return found

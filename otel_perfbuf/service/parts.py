@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from otel_perfbuf.exporters.payload import Payload
-from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions
-from otel_perfbuf.triggers.firing import Evidence, Firing, Match, Trigger
-from otel_perfbuf.triggers.process_exit import ProcessExitOptions
+from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions, TriggersOptions
+from otel_perfbuf.triggers.firing import Evidence, Firing, Match, Trigger, TriggerKind
+from otel_perfbuf.triggers.spans import SpanRegistry
 
 __all__ = ["Gate", "Header", "History", "Live", "MadeDump", "Parts", "Recorder"]
 
@@ -76,6 +76,9 @@ class Gate(Protocol):
     def admit(self, firing: Firing) -> bool:
         """False: it is counted as suppressed."""
 
+    def suppress(self, kind: TriggerKind, count: int) -> None:
+        """Counts occurrences that nobody could have asked for one by one."""
+
     def take_suppressed(self) -> int:
         """How many since the last call."""
 
@@ -89,8 +92,11 @@ class History(Protocol):
     def status(self) -> Mapping[str, Any]:
         """ring_bytes, lost, overwritten_bytes, malformed: counts since it was opened."""
 
-    def exits(self, options: ProcessExitOptions) -> Trigger:
-        """The process_exit trigger of this history."""
+    def alerts(self, triggers: TriggersOptions) -> Trigger | None:
+        """The triggers that the kernel decides, together; None when none of them is on."""
+
+    def spans(self, conditions: Mapping[str, Any]) -> SpanRegistry | None:
+        """Who registers processes for exact spans, not started; None: nobody can be. See SpanRegistry."""
 
     def find(self, evidence: Evidence) -> Match:
         """The recorded processes that telemetry is of; called by one thread."""
@@ -134,8 +140,8 @@ class Parts(Protocol):
     def check(self) -> None:
         """Raises KernelError when this process may not record at all; asked before anything is opened."""
 
-    def history(self, options: PerfBufferOptions, exits: ProcessExitOptions | None) -> History:
-        """Loads the program and opens its rings; ``exits``: which process ends `History.exits` will be asked for."""
+    def history(self, options: PerfBufferOptions, triggers: TriggersOptions) -> History:
+        """Loads the program and opens its rings; ``triggers``: what `History.alerts` will be asked for."""
 
     def recorder(
         self, history: History, options: FlightRecorderOptions, emit: Callable[[MadeDump], object], gate: Gate

@@ -19,9 +19,10 @@ from otel_perfbuf.service.control import DumpRequest
 from otel_perfbuf.service.options import FlightRecorderOptions
 from otel_perfbuf.service.parts import History, MadeDump, Parts
 from otel_perfbuf.service.telemetry import Telemetry
-from otel_perfbuf.triggers.firing import Firing, Trigger
+from otel_perfbuf.triggers.firing import Firing, Trigger, TriggerKind
 from otel_perfbuf.triggers.manners import Manners
 from otel_perfbuf.triggers.socket import SocketTrigger
+from otel_perfbuf.triggers.spans import SpanRegistry
 from otel_perfbuf.triggers.telemetry import Consumed, TelemetryRules, TelemetryTrigger
 
 __all__ = ["Recording"]
@@ -36,11 +37,9 @@ class _CountedManners(Manners):
 
     telemetry: Telemetry
 
-    def admit(self, firing: Firing) -> bool:
-        admitted = super().admit(firing)
-        if not admitted:
-            self.telemetry.add("perfbuf_dumps", (firing.kind, "suppressed"))
-        return admitted
+    def suppress(self, kind: TriggerKind, count: int) -> None:
+        super().suppress(kind, count)
+        self.telemetry.add("perfbuf_dumps", (kind, "suppressed"), count)
 
 
 class Recording:
@@ -66,10 +65,18 @@ class Recording:
         self._manners = _CountedManners(options.hold_off, options.max_dumps)
         self._manners.telemetry = telemetry
         self._recorder = parts.recorder(history, options, self._made, self._manners)
-        self._socket = SocketTrigger(options.triggers.socket) if options.triggers.socket is not None else None
-        self._triggers: list[Trigger] = [self._socket] if self._socket is not None else []
-        if options.triggers.process_exit is not None:
-            self._triggers.append(history.exits(options.triggers.process_exit))
+        self._socket: SocketTrigger | None = None
+        self._spans: SpanRegistry | None = None
+        self._triggers: list[Trigger] = []
+        if options.triggers.socket is not None:
+            self._spans = history.spans(options.triggers.told_to_applications())
+            self._socket = SocketTrigger(
+                options.triggers.socket, register=self._spans.register if self._spans is not None else None
+            )
+            self._triggers.append(self._socket)
+        alerts = history.alerts(options.triggers)
+        if alerts is not None:
+            self._triggers.append(alerts)
         self._from_telemetry = TelemetryTrigger(_telemetry_rules(options), history.find)
         self._triggers.append(self._from_telemetry)
         self._undo = contextlib.ExitStack()
@@ -77,6 +84,9 @@ class Recording:
     def start(self) -> None:
         """Starts the recorder, then arms the triggers."""
         self._recorder.start()
+        if self._spans is not None:
+            self._spans.start()
+            self._undo.callback(self._spans.stop)
         for trigger in self._triggers:
             trigger.start(self._fire)
             self._undo.callback(trigger.stop)
@@ -103,12 +113,14 @@ class Recording:
             "fired": dict(self._fired),
             "suppressed": dict(self._manners.suppressed),
             "refused": dict(self.refused()),
+            "exact_processes": self._spans.registered if self._spans is not None else 0,
         }
 
     def refused(self) -> Counter[str]:
         """Datagrams and telemetry that were not taken, by cause."""
-        datagrams = Counter(self._socket.refused) if self._socket is not None else Counter()
-        return datagrams + self._from_telemetry.refused
+        refused = Counter(self._socket.refused) if self._socket is not None else Counter[str]()
+        spans = self._spans.refused if self._spans is not None else Counter[str]()
+        return refused + spans + self._from_telemetry.refused
 
     def _fire(self, firing: Firing) -> Future[Any] | None:
         self._fired[firing.kind] += 1

@@ -29,12 +29,12 @@ from otel_perfbuf.service.options import (
     FlightRecorderOptions,
     HealthCheckOptions,
     PerfBufferOptions,
+    TriggersOptions,
 )
 from otel_perfbuf.service.outlets import Outlets
 from otel_perfbuf.service.parts import History, Live, MadeDump, Parts
 from otel_perfbuf.service.recording import Recording
 from otel_perfbuf.service.telemetry import Sample, Telemetry
-from otel_perfbuf.triggers.process_exit import ProcessExitOptions
 
 if TYPE_CHECKING:
     from otel_perfbuf.receivers.otlp.receiver import OtlpReceiver
@@ -194,7 +194,7 @@ class Running:
         name = f"receivers.{receiver}"
         part = self._kept_part(name)
         if part is None:
-            of = cast(tuple[PerfBufferOptions, ProcessExitOptions | None], self._wanted[name])
+            of = cast(tuple[PerfBufferOptions, TriggersOptions], self._wanted[name])
             history = self._parts.history(*of)
             part = Part(history, of, lambda _: history.close())
             self._add(name, part)
@@ -319,7 +319,7 @@ def _identities(configuration: Configuration, graph: Graph) -> dict[str, object]
     for name in graph.recorders:
         options = cast(FlightRecorderOptions, configuration.connectors[name].options)
         receiver = options.history[0]
-        history = (configuration.receivers[receiver].options, options.triggers.process_exit)
+        history = (configuration.receivers[receiver].options, options.triggers.kernel_part())
         found |= {f"receivers.{receiver}": history, f"connectors.{name}": (options, history)}
     for name in graph.forward:
         found[f"receivers.{name}"] = configuration.receivers[name].options

@@ -22,7 +22,7 @@ _TEXT_MAX_CHARACTERS: Final = 2048
 _PID_MAX: Final = 1 << 22  # PID_MAX_LIMIT
 _TIME_MAX_NS: Final = (1 << 63) - 1
 
-DatagramKind = Literal["span_error", "log_severity", "manual", "register"]
+DatagramKind = Literal["span_error", "span_latency", "log_severity", "manual", "register"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ class Firing:
     ``span`` is the failed span; ``start_unix_ns``/``end_unix_ns`` its time (0: not known); ``tid`` the thread that ran
     it. ``interleaved``: other spans may have run on that thread meanwhile, so no ``thread_window`` may be claimed.
     ``pid`` None with ``cgroup`` None means the whole host. ``processes``: those that telemetry may be of, when it had
-    to be found out (``pid`` is the first one's); ``matched_by`` names the attribute that told.
+    to be found out (``pid`` is the first one's); ``matched_by`` names the attribute that told. ``repeats``: further
+    occurrences that were only counted.
     """
 
     kind: TriggerKind
@@ -57,6 +58,7 @@ class Firing:
     cgroup: str | None = None
     processes: tuple[ProcessKey, ...] = ()
     matched_by: str | None = None
+    repeats: int = 0
 
 
 @dataclass(frozen=True, slots=True)

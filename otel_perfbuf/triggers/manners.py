@@ -22,6 +22,7 @@ __all__ = ["Budget", "BudgetOptions", "HoldOff", "Manners", "hold_off_key"]
 
 _KEYS_MAX: Final = 10_000
 _REASON_MAX: Final = 200
+_OF_THE_KERNEL: Final = frozenset({"process_exit", "oom_kill", "syscall_error", "syscall_latency"})
 _NUMBERS = re.compile(r"0[xX][0-9a-fA-F]+|\b(?=[a-fA-F]*[0-9])[0-9a-fA-F]{2,}\b|[0-9]+", re.ASCII)
 
 Clock = Callable[[], float]
@@ -40,7 +41,7 @@ class BudgetOptions(BaseModel):
 def hold_off_key(firing: Firing) -> Key:
     """(service, kind, reason without digits and hex): "timeout after 31 ms at 0x7f21" is "timeout after # ms at #"."""
     service = firing.service_name or ("" if firing.pid is None else f"pid {firing.pid}")
-    if firing.service_name is None and firing.kind == "process_exit":
+    if firing.service_name is None and firing.kind in _OF_THE_KERNEL:
         # Each process dies once: its command's name, with which the reason begins, is the only service it has.
         service = ""
     return service, firing.kind, _NUMBERS.sub("#", firing.reason[:_REASON_MAX])
@@ -117,9 +118,13 @@ class Manners:
             self._hold_off.begin(firing)
             self._budget.spend(firing.kind)
             return True
-        self.suppressed[firing.kind] += 1
-        self._since_last_dump += 1
+        self.suppress(firing.kind, 1)
         return False
+
+    def suppress(self, kind: TriggerKind, count: int) -> None:
+        """Counts occurrences that make no dump of their own."""
+        self.suppressed[kind] += count
+        self._since_last_dump += count
 
     def take_suppressed(self) -> int:
         """How many were suppressed since this was last called: the next header's `.suppressed`."""

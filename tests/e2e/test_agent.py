@@ -45,7 +45,7 @@ def test_failed_span_of_any_process_is_dumped(tmp_path: Path, collector: Collect
     assert dump.header["perfbuf.dump.trigger"] == "span_error"
     assert {item.proto.trace_id.hex() for item in dump.records} == {span["trace_id"]}
     cause = next(item for item in dump.history if '"/nonexistent/payments.json"' in item.body)
-    assert cause.attributes["perfbuf.correlation"] == "thread_window"
+    assert cause.attributes["perfbuf.correlation"] == "exact"
     assert cause.resource["service.name"] == "checkout"
 
 

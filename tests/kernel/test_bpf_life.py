@@ -187,14 +187,14 @@ def test_a_processs_end_is_one_record_and_ends_no_thread_by_signal(targets: Path
         assert of_thread == list(range(1, len(of_thread) + 1))
 
 
-def _alerts(recorded: Recording) -> list[tuple[int, int]]:
+def _alerts(recorded: Recording, kind: int = lib.PB_ALERT_EXIT) -> list[tuple[int, int]]:
     assert recorded.alerts is not None
     found = []
     for sample in recorded.alerts.read(timeout=0.5):
         assert isinstance(sample, Sample)
         alert = ffi.new("struct pb_alert *")
         ffi.memmove(alert, bytes(sample.data), ffi.sizeof("struct pb_alert"))
-        assert alert.kind == lib.PB_ALERT_EXIT
+        assert alert.kind == kind
         found.append((int(alert.time_ns), int(alert.tgid), int(alert.status)))
     return [(tgid, status) for _, tgid, status in sorted(found)]  # each CPU has its own ring
 
@@ -289,17 +289,19 @@ def test_an_oom_kill_is_in_the_ring(targets: Path) -> None:
         pytest.skip("no memory cgroup (neither v1 nor v2 with the memory controller)")
     try:
         limit.write_text(str(16 << 20))
-        with Target(targets, "swallow") as target, recording() as recorded:
+        with Target(targets, "swallow") as target, recording(alerts=AlertRules(oom_kill=True)) as recorded:
             (folder / "cgroup.procs").write_text(str(target.pid))
             recorded.program.follow(target.pid)
             assert target.run() == -signal.SIGKILL
             kills = [record for record in recorded.records() if record.name == "<oom>"]
+            alerts = _alerts(recorded, lib.PB_ALERT_OOM_KILL)
             entry = _entry(recorded, target.pid)
     finally:
         wait_until(lambda: not (folder / "cgroup.procs").read_text(), "an empty cgroup")
         folder.rmdir()
     assert [(kill.body.victim_tgid, kill.body.cgroup_id) for kill in kills] == [(target.pid, entry.cgroup_id)]
     assert kills[0].comm == "targets"
+    assert [tgid for tgid, _ in alerts] == [target.pid]
 
 
 def test_a_thread_that_ran_nothing_but_a_prctl_name_keeps_its_newest_name() -> None:

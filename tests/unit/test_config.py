@@ -270,12 +270,21 @@ def test_two_spools_cannot_share_a_directory() -> None:
     assert "is the directory of file_storage/a" in _problems(tree)["extensions.file_storage/b.directory"]
 
 
-@pytest.mark.parametrize("trigger", ["oom_kill"])
-def test_triggers_that_are_not_available(trigger: str) -> None:
-    """A trigger that could never fire is refused."""
+@pytest.mark.parametrize(
+    ("trigger", "key", "words"),
+    [
+        ({"syscall_error": {"syscalls": ["conect"], "errnos": ["EPERM"]}}, "syscall_error.syscalls", "connect"),
+        ({"syscall_error": {"syscalls": ["connect"], "errnos": ["ENOPE"]}}, "syscall_error.errnos", "ENOPE"),
+        ({"syscall_latency": {"longer_than": "1s", "syscalls": ["%nett"]}}, "syscall_latency.syscalls", "%net"),
+        ({"syscall_latency": {"longer_than": "-1s"}}, "syscall_latency.longer_than", "1m"),
+    ],
+)
+def test_triggers_of_the_kernel_are_checked(trigger: dict[str, Any], key: str, words: str) -> None:
+    """Names of calls and errors that there are none of, with the close ones."""
     tree = _good()
-    tree["connectors"]["flight_recorder"]["triggers"] = {trigger: None}
-    assert f"connectors.flight_recorder.triggers.{trigger}" in _problems(tree)
+    tree["connectors"]["flight_recorder"]["triggers"] = trigger
+    (path,) = [path for path in _problems(tree) if path.startswith("connectors.flight_recorder.triggers." + key)]
+    assert words in _problems(tree)[path]
 
 
 def test_triggers_without_values_are_off() -> None:

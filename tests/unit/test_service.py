@@ -30,7 +30,7 @@ from otel_perfbuf.service.config import parse
 from otel_perfbuf.service.control_client import ControlClient
 from otel_perfbuf.service.kept import Outlet
 from otel_perfbuf.service.model import Configuration
-from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions
+from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions, TriggersOptions
 from otel_perfbuf.service.parts import Gate, MadeDump
 from otel_perfbuf.service.running import Running
 from otel_perfbuf.service.telemetry import METRICS, Sample, Telemetry
@@ -94,7 +94,7 @@ class _History:
         """Made up."""
         return {"mode": "overwritable", "ring_bytes": 8 << 20, "lost": 1, "overwritten_bytes": 2, "malformed": 3}
 
-    def exits(self, options: ProcessExitOptions) -> Trigger:
+    def alerts(self, triggers: TriggersOptions) -> Trigger:
         """The played trigger."""
         return self.trigger
 
@@ -102,6 +102,9 @@ class _History:
         """The process that the telemetry names."""
         pid = evidence.resource.get("process.pid")
         return Match(((int(pid), 1),), "process.pid") if pid else Match(why="it has no process.pid")
+
+    def spans(self, conditions: Mapping[str, Any]) -> None:
+        """No process can register here."""
 
     def close(self) -> None:
         """Notes it."""
@@ -181,7 +184,7 @@ class _Parts:
         if self.check_fault is not None:
             raise self.check_fault
 
-    def history(self, options: PerfBufferOptions, exits: ProcessExitOptions | None) -> _History:
+    def history(self, options: PerfBufferOptions, triggers: TriggersOptions) -> _History:
         """A played history."""
         self.log.append("loaded")
         self.histories.append(_History(self))
@@ -428,10 +431,12 @@ class _Alerts:
 
 def test_alerts_fire_and_bad_ones_are_counted() -> None:
     """An alert fires, a short one is malformed, one whose firing fails does not deafen the next; losses are counted."""
-    from otel_perfbuf._core._core import ffi
+    from otel_perfbuf._core._core import ffi, lib
+    from otel_perfbuf.triggers.alerts import AlertJudge
 
+    judge = AlertJudge(ProcessExitOptions(), str, str)
     alert = ffi.new("struct pb_alert *")
-    alert.status, alert.tgid = signal.SIGSEGV, 7
+    alert.kind, alert.status, alert.tgid = lib.PB_ALERT_EXIT, signal.SIGSEGV, 7
     data = bytes(ffi.buffer(alert))
     fired: list[int | None] = []
     done = threading.Event()
@@ -442,7 +447,7 @@ def test_alerts_fire_and_bad_ones_are_counted() -> None:
             raise RuntimeError("bug")
         done.set()
 
-    trigger = AlertTrigger(_Alerts([[data, b"short"], [data]]), ProcessExitOptions(), lambda: 0)
+    trigger = AlertTrigger(_Alerts([[data, b"short"], [data]]), judge, lambda: 0)
     trigger.start(fire)
     assert done.wait(10)
     trigger.stop()

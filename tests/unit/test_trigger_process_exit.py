@@ -10,22 +10,7 @@ import subprocess
 import pytest
 from pydantic import ValidationError
 
-from otel_perfbuf.triggers.process_exit import (
-    CORE_SIGNALS,
-    ProcessExitOptions,
-    firing_from_alert,
-    reason_to_fire,
-    signal_name,
-)
-
-
-def _alert(status: int, comm: bytes = b"worker") -> bytes:
-    from otel_perfbuf._core._core import ffi
-
-    alert = ffi.new("struct pb_alert *")
-    alert.time_ns, alert.tgid, alert.tid, alert.status = 5_000, 4711, 4712, status
-    alert.comm = comm
-    return bytes(ffi.buffer(alert))
+from otel_perfbuf.triggers.process_exit import CORE_SIGNALS, ProcessExitOptions, reason_to_fire, signal_name
 
 
 def test_a_real_childs_status_is_understood() -> None:
@@ -87,28 +72,6 @@ def test_wrong_options(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError) as found:
         ProcessExitOptions.model_validate(wrong)
     assert len(found.value.errors()) == 1
-
-
-def test_an_alert_becomes_a_firing() -> None:
-    """The firing has the kernel's time in unix time, the process, and a reason that begins with its command."""
-    firing = firing_from_alert(_alert(signal.SIGKILL) + b"pad padd", ProcessExitOptions(), 1_000_000)
-    assert firing is not None
-    assert (firing.kind, firing.pid, firing.tid, firing.unix_ns) == ("process_exit", 4711, 4712, 1_005_000)
-    assert firing.reason == "worker was killed by SIGKILL (pid 4711)"
-    assert firing_from_alert(_alert(0), ProcessExitOptions(), 0) is None
-
-
-def test_a_commands_name_cannot_move_a_terminals_cursor() -> None:
-    """A comm of control characters and broken UTF-8 is shown replaced; one of 16 bytes without a NUL is whole."""
-    firing = firing_from_alert(_alert(11, b"a\x1b\xff" + b"b" * 13), ProcessExitOptions(), 0)
-    assert firing is not None
-    assert firing.reason.startswith("a\ufffd\ufffd" + "b" * 13 + " was")
-
-
-def test_a_short_alert_is_malformed() -> None:
-    """Too few bytes are an error that the caller counts."""
-    with pytest.raises(ValueError, match="malformed"):
-        firing_from_alert(_alert(11)[:-1], ProcessExitOptions(), 0)
 
 
 def test_signal_names_are_straces() -> None:

@@ -83,7 +83,7 @@ def test_a_storm_of_errors_wakes_a_hundred_times_a_second_at_most() -> None:
     )
     path = f"/tmp/otel-perfbuf-storm-{os.getpid()}"
     with _watched(AlertRules(errnos=[errno.ENOENT]), error_syscalls=["stat", "newfstatat"]) as recorded:
-        code = f"import os, sys, time; sys.stdin.buffer.read(1)\n{code}"
+        code = f"import os, sys, time; os.write(1, b'r'); sys.stdin.buffer.read(1)\n{code}"
         with Target(sys.executable, "-c", code, path, stdout=subprocess.PIPE) as target:
             assert target.process.stdout is not None
             target.process.stdout.read(1)  # Python's own start is over

@@ -217,8 +217,8 @@ def syscall_rules(
     ``include`` and ``exclude`` take names and strace's classes (``%file``; ``!`` excludes; none included = all).
     ``max_string_bytes`` and ``max_path_bytes``: captured at most, 1 to 4096. ``buffers``: contents are captured only
     with "content". ``error_syscalls`` are watched for errnos, ``slow_syscalls`` for how long they take (None: none;
-    empty: all but `watched.WAITING`). Raises ConfigError: unknown names (with close matches), sizes out of bounds, a call that
-    is watched by its name and not recorded.
+    empty: all but `watched.WAITING`). Raises ConfigError: unknown names (with close matches), sizes out of bounds, a
+    call that is watched by its name and not recorded.
     """
     for key, value in (("max_bytes", max_string_bytes), ("max_path_bytes", max_path_bytes)):
         if not 1 <= value <= MAX_CAPTURE_BYTES:

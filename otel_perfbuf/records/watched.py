@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which system calls a trigger watches, for an errno or for how long they take.
 
-What it is not: the judgement, which is the program's (bpf/condition.bpf.h). Source: bpf/records.h, enum pb_syscall_flags.
+What it is not: the judgement, which is the program's (bpf/condition.bpf.h). Source: bpf/records.h (pb_syscall_flags).
 """
 
 from __future__ import annotations

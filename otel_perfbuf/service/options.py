@@ -12,7 +12,7 @@ import platform
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
 from otel_perfbuf.errors import ConfigError

@@ -2,7 +2,7 @@
 /*
  * readers_libbpf.c: libbpf's perf_buffer with an empty callback, or one that copies the bytes out, as a contender of
  * readers.py.
- * What it is not: ours. usage: readers_libbpf MAP_FD BYTES [copy]; for each line "N": reads N records, prints the nanoseconds.
+ * What it is not: ours. usage: readers_libbpf MAP_FD BYTES [copy]; for each line "N": reads N records, prints the CPU nanoseconds.
  * Source: libbpf.h (perf_buffer__new, perf_buffer__poll).
  */
 #include <bpf/libbpf.h>
@@ -38,11 +38,11 @@ static void on_sample(void *ctx, int cpu, void *data, __u32 size)
 	seen++;
 }
 
-static long long now_ns(void)
+static long long cpu_ns(void)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
 	return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
@@ -60,13 +60,13 @@ int main(int argc, char **argv)
 	printf("ready\n");
 	fflush(stdout);
 	while (scanf("%lu", &wanted) == 1) {
-		long long begun = now_ns();
+		long long begun = cpu_ns();
 
 		seen = 0;
 		while (seen < wanted)
 			if (perf_buffer__poll(buffer, 1000) < 0)
 				return 1;
-		printf("%lld\n", now_ns() - begun);
+		printf("%lld\n", cpu_ns() - begun);
 		fflush(stdout);
 	}
 	perf_buffer__free(buffer);

@@ -83,8 +83,8 @@ static void perf_ring(const uint8_t *data, size_t size, const struct choices *ch
 	if (size > 24)
 		memcpy(memory, data + 24, size - 24 < capacity ? size - 24 : capacity);
 	if (choices->flags & 1) {
-		CHECK(pb_rings_drain(&ring, 1, arena, capacity, sample_type, frames, capacity / PB_FRAME_MIN_BYTES,
-		                     &state, &total, &left) == PB_OK);
+		CHECK(pb_rings_drain(&ring, 1, arena, capacity, sample_type, &state, &total, &left) == PB_OK);
+		CHECK(pb_rings_drain_frames(&state, 1, arena, sample_type, frames, total.frames) == PB_OK);
 		check_frames(frames, total.frames, capacity);
 	} else {
 		CHECK(pb_rings_snapshot_copy(&ring, 1, choices->flags & 2, choices->slack * 8, arena, &state) == PB_OK);

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the system packages of a set (build, test, fuzz) when one is missing; as an ordinary user by sudo.
+# Installs the system packages of a set (build, test, fuzz, bench-readers) when one is missing; as an ordinary user by sudo.
 # Knows Debian and Ubuntu; elsewhere it says what is needed and goes on. Source: apt-get(8), dpkg-query(1).
-# usage: system-packages.sh build|test|fuzz
+# usage: system-packages.sh build|test|fuzz|bench-readers
 set -eu
 
 here=$(dirname "$0")
@@ -21,7 +21,8 @@ case $1 in
 		packages="libclang-rt-${version%%.*}-dev"
 		[ -n "$version" ] || packages="clang"
 		;;
-	*) echo "usage: system-packages.sh build|test|fuzz" >&2; exit 2 ;;
+	bench-readers) packages=python3-bpfcc ;; # a contender
+	*) echo "usage: system-packages.sh build|test|fuzz|bench-readers" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>&1; then

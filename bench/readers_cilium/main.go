@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // cilium/ebpf's perf.Reader with ReadInto, as a contender of readers.py.
-// usage: readers_cilium MAP_FD BYTES; for each line "N": reads N records, prints the nanoseconds.
+// usage: readers_cilium MAP_FD BYTES; for each line "N": reads N records, prints the CPU nanoseconds.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/perf"
+	"golang.org/x/sys/unix"
 )
 
 func fail(err error) {
@@ -20,6 +21,13 @@ func fail(err error) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// All threads' time: what the runtime does beside the reader is a part of its price.
+func cpuNs() int64 {
+	var now unix.Timespec
+	fail(unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now))
+	return now.Nano()
 }
 
 func main() {
@@ -39,13 +47,13 @@ func main() {
 			return
 		}
 		var record perf.Record
-		begun := time.Now()
+		begun, passed := cpuNs(), time.Now().Add(-time.Second)
 		// In the past: what the rings hold is read without waiting for the watermark.
-		reader.SetDeadline(begun.Add(-time.Second))
+		reader.SetDeadline(passed)
 		for seen := 0; seen < wanted; {
 			err := reader.ReadInto(&record)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				reader.SetDeadline(begun.Add(-time.Second))
+				reader.SetDeadline(passed)
 				continue
 			}
 			fail(err)
@@ -53,6 +61,6 @@ func main() {
 				seen++
 			}
 		}
-		fmt.Println(time.Since(begun).Nanoseconds())
+		fmt.Println(cpuNs() - begun)
 	}
 }

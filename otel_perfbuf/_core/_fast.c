@@ -67,31 +67,33 @@ static int source_parse(PyObject *const *args, Py_ssize_t nargs, Source *source)
 
 static PyObject *fast_data_list(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-	const struct pb_frame *frames;
+	const struct pb_frame *frames, *end;
 	const char *arena;
 	PyObject *list;
-	Py_ssize_t samples = 0, at = 0;
+	Py_ssize_t at = 0;
 	Source source;
 
 	if (source_parse(args, nargs, &source) < 0)
 		return NULL;
 	frames = PyMemoryView_GET_BUFFER(source.frames)->buf;
+	end = frames + source.count;
 	arena = PyMemoryView_GET_BUFFER(source.arena)->buf;
-	for (Py_ssize_t i = 0; i < source.count; i++)
-		samples += frames[i].type == PERF_RECORD_SAMPLE;
-	list = PyList_New(samples);
-	for (Py_ssize_t i = 0; list && i < source.count; i++) {
+	list = PyList_New(source.count);
+	for (; list && frames < end; frames++) {
 		PyObject *bytes = NULL;
 
-		if (frames[i].type != PERF_RECORD_SAMPLE)
+		if (frames->type != PERF_RECORD_SAMPLE)
 			continue;
-		if (inside(&source, &frames[i]))
-			bytes = PyBytes_FromStringAndSize(arena + frames[i].offset, frames[i].bytes);
+		if (inside(&source, frames))
+			bytes = PyBytes_FromStringAndSize(arena + frames->offset, frames->bytes);
 		if (!bytes)
 			Py_CLEAR(list);
 		else
 			PyList_SET_ITEM(list, at++, bytes);
 	}
+	/* The rest of the places is for losses, which are left out. */
+	if (list && at < source.count && PyList_SetSlice(list, at, source.count, NULL) < 0)
+		Py_CLEAR(list);
 	source_clear(&source);
 	return list;
 }

@@ -120,13 +120,16 @@ uint64_t pb_rings_pending(const struct pb_ring *rings, uint32_t count);
 
 /* Forward: of each ring, copies at most slice_bytes from the tail on to arena + i * slice_bytes, walks the copy, and
  * release-stores the new tail behind the last whole record (behind everything where the walk stopped: the next record's
- * start is not known). Frames go to the array one ring after the other; `total` is the sum of all walks, *left_bytes what
- * the slices had no room for.
- * slice_bytes: a multiple of 8, at least PB_FRAME_MAX_BYTES or the capacity; frame_capacity: at least
- * count * slice_bytes / PB_FRAME_MIN_BYTES. Else PB_INVALID, and no tail has moved. */
+ * start is not known). `total` is the sum of all walks, *left_bytes what the slices had no room for.
+ * slice_bytes: a multiple of 8, at least PB_FRAME_MAX_BYTES or the capacity. Else PB_INVALID, and no tail has moved. */
 enum pb_status pb_rings_drain(const struct pb_ring *rings, uint32_t count, uint8_t *arena, uint64_t slice_bytes,
-                              uint64_t sample_type, struct pb_frame *frames, uint64_t frame_capacity,
-                              struct pb_ring_state *states, struct pb_walk *total, uint64_t *left_bytes);
+                              uint64_t sample_type, struct pb_ring_state *states, struct pb_walk *total,
+                              uint64_t *left_bytes);
+
+/* Fills the array with the frames of what a drain copied (total->frames of them), one ring after the other. Who only
+ * counts does without. PB_NO_ROOM when there are more than frame_capacity: the array is untouched then. */
+enum pb_status pb_rings_drain_frames(const struct pb_ring_state *states, uint32_t count, const uint8_t *arena,
+                                     uint64_t sample_type, struct pb_frame *frames, uint64_t frame_capacity);
 
 /* Reverse, un-paused (DESIGN 5). Three steps; no cursor moves before the last:
  *  copy    each ring from data_head on to arena + the capacities before it, then reads the head again: valid is what

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Self
 
@@ -44,19 +44,8 @@ class ReaderStats:
     malformed: int = 0
     unknown: int = 0
 
-    def plus(self, batch: Batch, overwritable: bool) -> ReaderStats:
-        """With one more batch."""
-        walk = batch.walk
-        return replace(
-            self,
-            batches=self.batches + 1,
-            samples=self.samples + walk.frames - walk.lost_frames,
-            lost=self.lost + walk.lost,
-            overwritten_bytes=self.overwritten_bytes + (batch.overwritten_bytes if overwritable else 0),
-            truncated=self.truncated + walk.truncated,
-            malformed=self.malformed + walk.malformed,
-            unknown=self.unknown + walk.unknown,
-        )
+
+COUNTED = [field.name for field in fields(ReaderStats) if field.name != "kernel_lost"]
 
 
 class Waiting:
@@ -65,6 +54,7 @@ class Waiting:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._woken = False
         self._epoll.register(self._event, select.EPOLLIN)
 
     def add(self, fd: int) -> None:
@@ -82,7 +72,9 @@ class Waiting:
 
     def wake(self) -> None:
         """Ends a wait."""
+        # In this order: an event without its mark ends one wait too many, a mark without its event would hide it.
         os.eventfd_write(self._event, 1)
+        self._woken = True
 
     def wait(self, deadline: float | None) -> bool:
         """Returns True when one of them is readable, False at the deadline (time.monotonic's; None: never)."""
@@ -102,8 +94,10 @@ class Waiting:
 
     def clear(self) -> None:
         """Forgets a waking."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._event)
+        if self._woken:
+            self._woken = False
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._event)
 
     def close(self) -> None:
         """Gives its fds back; not those that were added."""
@@ -122,7 +116,8 @@ class ReaderBase:
     def __init__(self, *, overwritable: bool) -> None:
         self.overwritable = overwritable
         self._what = "the ring"
-        self._stats = ReaderStats()
+        # ReaderStats' fields; counted in place, since a copy of the whole for each batch is felt.
+        self._counts = dict.fromkeys(COUNTED, 0)
         self._turn = threading.Lock()
         self._flush = threading.Event()
         self._fresh = True  # data from before the registration is not reported: look before the first wait
@@ -160,6 +155,7 @@ class ReaderBase:
         NotOverwritable when it is an overwritable one.
         """
         self._need_forward("read")
+        at_once = timeout is not None and timeout <= 0
         if timeout is not None:
             end = time.monotonic() + timeout
             deadline = end if deadline is None else min(end, deadline)
@@ -167,7 +163,8 @@ class ReaderBase:
             while True:
                 self._gate.check()
                 self._prepare()
-                if self._has_more():
+                # A wait of no time is left out, unless it has to take what a flush left.
+                if self._has_more() or (at_once and not self._flush.is_set()):
                     batch = self._drain()
                     if len(batch):
                         return batch
@@ -240,7 +237,15 @@ class ReaderBase:
         return self._account(self._take())
 
     def _account(self, batch: Batch) -> Batch:
-        self._stats = self._stats.plus(batch, self.overwritable)
+        counts, walk = self._counts, batch.walk
+        counts["batches"] += 1
+        counts["samples"] += walk.frames - walk.lost_frames
+        counts["lost"] += walk.lost
+        counts["truncated"] += walk.truncated
+        counts["malformed"] += walk.malformed
+        counts["unknown"] += walk.unknown
+        if self.overwritable:
+            counts["overwritten_bytes"] += batch.overwritten_bytes
         return batch
 
     # ---- overwritable ----
@@ -264,7 +269,7 @@ class ReaderBase:
     def stats(self) -> ReaderStats:
         """Counts since the reader was opened; ReaderClosed after close."""
         with self._gate:
-            return self._stats
+            return ReaderStats(**self._counts)
 
     @property
     def closed(self) -> bool:

@@ -16,6 +16,8 @@ from otel_perfbuf._core._fast import Arena, Lost, Sample, data_list, iterate
 __all__ = ["Batch", "Lost", "RingState", "Sample"]
 
 FRAME_BYTES: int = ffi.sizeof("struct pb_frame")
+# Parsed once: a batch is made for every few hundred KiB.
+BYTES, FRAMES = ffi.typeof("uint8_t[]"), ffi.typeof("struct pb_frame[]")
 PERF_RECORD_SAMPLE = 9
 
 
@@ -48,6 +50,9 @@ class Batch:
     It owns its memory: samples, their ``data`` and the pointers below stay valid as long as they or the batch live.
     For the C engine: ``arena`` (``uint8_t *``), ``frames`` (``struct pb_frame *``, oldest first, one ring after the
     other), ``frame_count``, and ``walk`` (``struct pb_walk *``: the sum over all rings).
+
+    ``unindexed``: the PERF_SAMPLE_* bits of a drain whose frames are filled in when they are first asked for; None
+    where they are there.
     """
 
     __slots__ = (
@@ -56,27 +61,40 @@ class Batch:
         "_merged",
         "_states",
         "_timed",
+        "_unindexed",
         "arena",
         "frame_count",
-        "frames",
         "snapshot_ns",
         "walk",
     )
 
     def __init__(
-        self, arena: Arena, frames: Arena, states: Any, walk: Any, *, timed: bool = False, snapshot_ns: int = 0
+        self,
+        arena: Arena,
+        frames: Arena,
+        states: Any,
+        walk: Any,
+        *,
+        timed: bool = False,
+        snapshot_ns: int = 0,
+        unindexed: int | None = None,
     ) -> None:
         self._arena = arena
         self._frames = frames
         self._states = states
         self.walk = walk
         self._timed = timed
+        self._unindexed = unindexed
         self._merged: Arena | None = None
         self.snapshot_ns = snapshot_ns
         """How long the copy of all rings took (snapshot only)."""
-        self.arena = ffi.from_buffer("uint8_t[]", arena)
-        self.frames = ffi.from_buffer("struct pb_frame[]", frames)
+        self.arena = ffi.from_buffer(BYTES, arena)
         self.frame_count: int = walk.frames
+
+    @property
+    def frames(self) -> Any:
+        """``struct pb_frame *``: see the class."""
+        return ffi.from_buffer(FRAMES, self._indexed())
 
     @classmethod
     def empty(cls) -> Batch:
@@ -151,13 +169,23 @@ class Batch:
         """Whole records of other types, passed over."""
         return int(self.walk.unknown)
 
+    def _indexed(self) -> Arena:
+        if self._unindexed is not None:
+            # Two threads at once write the same.
+            into, count = ffi.from_buffer(FRAMES, self._frames), len(self._states)
+            status = lib.pb_rings_drain_frames(self._states, count, self.arena, self._unindexed, into, self.frame_count)
+            assert status == lib.PB_OK, status
+            self._unindexed = None
+        return self._frames
+
     def _in_order(self) -> Arena:
         rings = len(self._states)
+        frames = self._indexed()
         if not self._timed or rings < 2 or not self.frame_count:
-            return self._frames
+            return frames
         if self._merged is None:
             merged = Arena(self.frame_count * FRAME_BYTES)
-            into = ffi.from_buffer("struct pb_frame[]", merged)
+            into = ffi.from_buffer(FRAMES, merged)
             lib.pb_frames_merge(self.frames, self._states, rings, ffi.new("struct pb_run[]", rings), into)
             self._merged = merged
         return self._merged

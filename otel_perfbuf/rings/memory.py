@@ -23,12 +23,16 @@ class ArenaPool:
 
     def take(self) -> Arena:
         """An arena that nobody uses; it is in use from the moment that something looks at it."""
-        free = [arena for arena in self._arenas if not arena.in_use]
-        if free:
+        for arena in self._arenas:
+            if not arena.in_use:
+                break
+        else:
+            arena = Arena(self.size, prefault=self._prefault)
+            self._arenas.append(arena)
+            return arena
+        if len(self._arenas) > 2:
             # One spare is kept, so that a reader which holds the last batch alternates between two.
-            for arena in free[2:]:
-                self._arenas.remove(arena)
-            return free[0]
-        arena = Arena(self.size, prefault=self._prefault)
-        self._arenas.append(arena)
+            spares = [other for other in self._arenas if not other.in_use and other is not arena]
+            for other in spares[1:]:
+                self._arenas.remove(other)
         return arena

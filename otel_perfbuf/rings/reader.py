@@ -13,7 +13,6 @@ import os
 import threading
 import weakref
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Literal, Self
 
 from otel_perfbuf.errors import ConfigError, KernelError, NotOverwritable, ReaderClosed
@@ -122,7 +121,8 @@ class PerfReader(ReaderBase):
         """PERF_SAMPLE_* bits of the rings' records."""
         self._slack = slack
         self._rings_lock = threading.Lock()  # for what looks at the rings without waiting for a turn
-        self._went: set[int] | None = None  # a rescan was asked for; these CPUs have been offline
+        # A rescan was asked for; these CPUs have been offline. Who asks wakes the reader afterwards.
+        self._went: set[int] | None = None
         self._watch: CpuWatch | None = None
         self._forward: ForwardReadout | None = None
         self._reverse: ReverseReadout | SwapReadout | None = None
@@ -160,6 +160,8 @@ class PerfReader(ReaderBase):
         return self._fresh or (self._forward is not None and self._forward.left_bytes > 0)
 
     def _prepare(self) -> None:
+        if self._went is None:
+            return
         try:
             self._rescan_when_asked()
         except KernelError as error:
@@ -280,7 +282,7 @@ class PerfReader(ReaderBase):
     def stats(self) -> ReaderStats:
         """Counts since the reader was opened; ReaderClosed after close."""
         with self._gate, self._rings_lock:
-            return replace(self._stats, kernel_lost=self._set.lost())
+            return ReaderStats(**self._counts, kernel_lost=self._set.lost())
 
     @property
     def cpus(self) -> tuple[int, ...]:

@@ -23,6 +23,8 @@ __all__ = ["ForwardReadout", "MappedRing", "ReverseReadout"]
 # cache before Python has seen them (FACTS, drain; `make bench-readers`).
 SLICE_BYTES = 256 << 10
 PERF_SAMPLE_TIME = 4
+# Parsed once: a drain is short.
+STATES, WALK = ffi.typeof("struct pb_ring_state[]"), ffi.typeof("struct pb_walk *")
 TAIL_WORD = 1032 // 8  # of the header page, in words: data_tail (FACTS 1)
 
 
@@ -70,9 +72,10 @@ class ForwardReadout(_Readout):
         super().__init__(rings, sample_type)
         largest = max(ring.capacity for ring in rings)
         self._slice = min(max(slice_bytes, lib.PB_FRAME_MAX_BYTES) + 7 & ~7, largest)
-        self._frame_capacity = self._count * self._slice // lib.PB_FRAME_MIN_BYTES
+        frames = self._count * self._slice // lib.PB_FRAME_MIN_BYTES
         self._arenas = ArenaPool(self._count * self._slice, prefault=True)
-        self._frames = ArenaPool(max(1, self._frame_capacity) * FRAME_BYTES, prefault=False)
+        self._frames = ArenaPool(max(1, frames) * FRAME_BYTES, prefault=False)
+        self._left: Any = ffi.new("uint64_t *")
         self.left_bytes = 0
         """What the last drain had no room for and left in the rings."""
 
@@ -104,23 +107,15 @@ class ForwardReadout(_Readout):
     def drain(self) -> Batch:
         """What lies in the rings, at most one slice of each; whole records only. They are free for the kernel then."""
         arena, frames = self._arenas.take(), self._frames.take()
-        states = ffi.new("struct pb_ring_state[]", self._count)
-        walk, left = ffi.new("struct pb_walk *"), ffi.new("uint64_t *")
+        states, total, left = ffi.new(STATES, self._count), ffi.new(WALK), self._left
+        batch = Batch(arena, frames, states, total, timed=self._timed, unindexed=self._sample_type)
         status = lib.pb_rings_drain(
-            self._rings,
-            self._count,
-            ffi.from_buffer("uint8_t[]", arena),
-            self._slice,
-            self._sample_type,
-            ffi.from_buffer("struct pb_frame[]", frames),
-            self._frame_capacity,
-            states,
-            walk,
-            left,
+            self._rings, self._count, batch.arena, self._slice, self._sample_type, states, total, left
         )
         self._check(status)
         self.left_bytes = left[0]
-        return Batch(arena, frames, states, walk, timed=self._timed)
+        batch.frame_count = total.frames
+        return batch
 
 
 class ReverseReadout(_Readout):

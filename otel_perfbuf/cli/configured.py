@@ -11,10 +11,14 @@ from otel_perfbuf.service.model import Configuration
 __all__ = ["add_configuration", "configuration"]
 
 
-def add_configuration(parser: argparse.ArgumentParser) -> None:
+def add_configuration(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Declares both options."""
     parser.add_argument(
-        "--config", action="append", required=True, metavar="FILE", help="a configuration file; later ones add to it"
+        "--config",
+        action="append",
+        required=required,
+        metavar="FILE",
+        help="a configuration file; later ones add to it",
     )
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="sets one key, after all files")
 

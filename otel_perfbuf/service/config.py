@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from otel_perfbuf.service.graph import check_graph
 from otel_perfbuf.service.model import Component, Configuration, PipelineOptions, ServiceOptions
@@ -25,6 +25,7 @@ __all__ = ["load", "parse", "render"]
 
 REDACTED: Final = "[REDACTED]"
 _TOP: Final = (*SECTIONS, "service")
+_USER = re.compile(r"(://)[^/@\s]+@")  # http://user:password@host
 _ID = re.compile(r"([a-z][a-z0-9_]*)(?:/([A-Za-z0-9_-]+))?")
 
 
@@ -122,12 +123,19 @@ def render(configuration: Configuration) -> str:
 
 
 def _shown(options: BaseModel, path: str) -> Any:
-    return _redacted(options.model_dump(mode="json", exclude_none=True), path)
+    return _redacted(options.model_dump(mode="json", exclude_none=True), options.model_dump(exclude_none=True), path)
 
 
-def _redacted(value: Any, path: str) -> Any:
+def _redacted(value: Any, typed: Any, path: str) -> Any:
+    """``value`` without secrets: what ``typed``, the same before it became JSON, has as a secret, or its key names."""
+    if isinstance(typed, SecretStr):
+        return REDACTED if typed.get_secret_value() else ""
     if isinstance(value, dict):
-        return {key: _redacted(inner, f"{path}.{key}") for key, inner in value.items()}
+        kinds = typed if isinstance(typed, dict) else {}
+        return {key: _redacted(inner, kinds.get(key), f"{path}.{key}") for key, inner in value.items()}
     if isinstance(value, list):
-        return [_redacted(inner, path) for inner in value]
-    return REDACTED if is_secret(path) and isinstance(value, str) and value else value
+        items = typed if isinstance(typed, (list, tuple)) else [None] * len(value)
+        return [_redacted(inner, item, path) for inner, item in zip(value, items, strict=True)]
+    if not isinstance(value, str) or not value:
+        return value
+    return REDACTED if is_secret(path) else _USER.sub(rf"\1{REDACTED}@", value)

@@ -12,7 +12,7 @@ import platform
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from otel_perfbuf.errors import ConfigError
@@ -73,6 +73,7 @@ Percent = Annotated[
     float,
     BeforeValidator(_percent),
     PlainSerializer(lambda part: f"{part * 100:g}%", return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9]+)?%$", "examples": ["25%"]}),
 ]
 Endpoint = Annotated[str, BeforeValidator(_endpoint)]
 Pid = Annotated[int, Field(ge=1, le=1 << 22)]

@@ -17,7 +17,19 @@ from otel_perfbuf.errors import ConfigError
 __all__ = ["Problems", "is_secret"]
 
 Model = TypeVar("Model", bound=BaseModel)
-_SECRETS: Final = ("password", "passwd", "token", "secret", "authorization", "api_key", "apikey", "credential")
+_SECRETS: Final = (
+    "password",
+    "passwd",
+    "passphrase",
+    "token",
+    "secret",
+    "authorization",
+    "api_key",
+    "apikey",
+    "shared_key",
+    "private_key",
+    "credential",
+)
 
 
 def is_secret(path: str) -> bool:

@@ -329,6 +329,18 @@ def test_printed_configurations_hide_secrets_and_load_again(tmp_path: Path) -> N
     assert render(again) == text
 
 
+def test_every_kind_of_secret_is_hidden() -> None:
+    """Headers, keys and passwords by their type, whatever their names, and the user's part of a URL."""
+    tree = _good()
+    tree["exporters"]["otlp_http"] = {"endpoint": "http://me:hunter2@host:4318", "headers": {"x-scope": "hunter3"}}
+    tree["exporters"]["fluent_forward"] = {"shared_key": "hunter4", "tls": {"insecure": True}}
+    text = render(parse(tree))
+    assert "hunter" not in text
+    assert "http://[REDACTED]@host:4318" in text
+    assert "shared_key: '[REDACTED]'" in text
+    assert "**" not in text
+
+
 def _load(tmp_path: Path, *texts: str, sets: tuple[str, ...] = (), environment: dict[str, str] | None = None) -> Any:
     files = []
     for number, text in enumerate(texts):

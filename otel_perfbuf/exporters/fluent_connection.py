@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgpack
 
 from otel_perfbuf.fluent.handshake import Credentials, check_pong, parse_helo, ping
-from otel_perfbuf.fluent.protocol import Limits, ProtocolFault, unpacker
+from otel_perfbuf.fluent.protocol import UNPACK_FAULTS, Limits, ProtocolFault, unpacker
 
 __all__ = ["FluentConnection", "Peer"]
 
@@ -122,7 +122,7 @@ class FluentConnection:
                 return self._unpacker.unpack()
             except msgpack.OutOfData:
                 pass
-            except (ValueError, RecursionError, msgpack.UnpackException) as fault:
+            except UNPACK_FAULTS as fault:
                 raise ProtocolFault("its answer is no msgpack") from fault
             self._socket.settimeout(self._left_s())
             data = self._socket.recv(_READ_BYTES)

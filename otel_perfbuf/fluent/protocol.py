@@ -12,7 +12,6 @@ What it is not: it opens no socket and knows no OTLP. Source: Fluentd's "Forward
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from typing import Any, Final
 import msgpack
 
 __all__ = [
+    "UNPACK_FAULTS",
     "Events",
     "Limits",
     "ProtocolFault",
@@ -36,6 +36,10 @@ __all__ = [
 _EVENT_TIME_TYPE: Final = 0
 _EVENT_TIME: Final = struct.Struct(">II")
 _SECOND_NS: Final = 1_000_000_000
+_END: Final = b"\xc0"  # nil, put behind entries: an event that is cut swallows it
+
+UNPACK_FAULTS: Final = (ValueError, TypeError, RecursionError, msgpack.UnpackException)
+"""What msgpack raises for bytes that it cannot make values of; TypeError: a map's key that cannot be one."""
 
 
 class ProtocolFault(ValueError):
@@ -141,25 +145,29 @@ def _packed(data: bytes, option: Mapping[Any, Any], limits: Limits) -> Iterator[
     elif compressed not in ("text", None):
         raise ProtocolFault("its compression is none of gzip, zstd and text")
     entries = msgpack.Unpacker(
-        io.BytesIO(data),
         raw=False,
         unicode_errors="surrogateescape",
         strict_map_key=False,
-        max_buffer_size=max(len(data), 1),
+        max_buffer_size=len(data) + len(_END),
         ext_hook=_ext,
     )
+    entries.feed(data)
+    entries.feed(_END)
     count = 0
+    whole = False
     try:
         for entry in entries:
+            if whole := entry is None:
+                break
             count += 1
             if count > limits.events:
                 raise ProtocolFault(f"it has more than {limits.events} events")
             yield _entry(entry)
     except ProtocolFault:
         raise
-    except (ValueError, RecursionError, msgpack.UnpackException) as fault:
+    except UNPACK_FAULTS as fault:
         raise ProtocolFault(f"event {count + 1} is no msgpack") from fault
-    if entries.tell() != len(data):
+    if not whole:
         raise ProtocolFault(f"event {count + 1} is cut")
 
 

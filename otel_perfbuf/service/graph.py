@@ -17,6 +17,7 @@ from typing import Final, cast
 
 from otel_perfbuf.exporters.components import LOGS_ONLY
 from otel_perfbuf.exporters.payload import Payload, Signal
+from otel_perfbuf.receivers.fluent.options import FluentReceiverOptions
 from otel_perfbuf.service.model import Configuration, PipelineOptions
 from otel_perfbuf.service.options import (
     ControlOptions,
@@ -190,6 +191,8 @@ def _check_pipeline(
         if receiver is None:
             continue
         if not isinstance(receiver.options, PerfBufferOptions):
+            if isinstance(receiver.options, FluentReceiverOptions):
+                _check_fluent(here, source, pipeline, signal, configuration, problems)
             passed = [target for target in pipeline.exporters if target in named["exporters"]]
             if passed:
                 sentence = f"{source} only triggers: it can end in a flight_recorder, not in {passed[0]}"
@@ -213,6 +216,18 @@ def _check_pipeline(
     sources = [source for source in pipeline.receivers if source in configuration.receivers]
     if ends and any(isinstance(configuration.receivers[source].options, PerfBufferOptions) for source in sources):
         problems.add(path, f"records of a perf_buffer do not trigger; only telemetry can end in {ends[0]}")
+
+
+def _check_fluent(
+    path: str, source: str, pipeline: PipelineOptions, signal: str, configuration: Configuration, problems: Problems
+) -> None:
+    if signal == "traces":
+        problems.add(path, f"{source} gives log records; put it into a logs pipeline")
+    for target in pipeline.exporters:
+        connector = configuration.connectors.get(target)
+        options = connector.options if connector is not None else None
+        if isinstance(options, FlightRecorderOptions) and options.triggers.log_severity is None:
+            problems.add(path, f"nothing of {source} can fire: {target} has no trigger log_severity; add one")
 
 
 def _check_recorder(

@@ -28,7 +28,6 @@ __all__ = [
     "ControlOptions",
     "FileStorageOptions",
     "FlightRecorderOptions",
-    "FluentForwardOptions",
     "HealthCheckOptions",
     "PerfBufferOptions",
     "TelemetryOptions",
@@ -250,16 +249,6 @@ class PerfBufferOptions(StrictModel):
         if self.ring == "shared":
             return 2 * power_of_two_within(rings)
         return 2 * rings * (2 if self.snapshot == "swap" else 1)
-
-
-class FluentForwardOptions(StrictModel):
-    """Fluent in, as a source of triggers."""
-
-    endpoint: Endpoint = "127.0.0.1:24225"
-
-    def unavailable(self) -> Unavailable:
-        """All of it."""
-        return [("", "Fluent in is not available yet")]
 
 
 class EmptyOptions(StrictModel):

@@ -12,12 +12,12 @@ from typing import Final, Literal
 from pydantic import BaseModel
 
 from otel_perfbuf.exporters.components import EXPORTERS, exporter_module
+from otel_perfbuf.receivers.fluent.options import FluentReceiverOptions
 from otel_perfbuf.receivers.otlp.options import OtlpReceiverOptions
 from otel_perfbuf.service.options import (
     ControlOptions,
     FileStorageOptions,
     FlightRecorderOptions,
-    FluentForwardOptions,
     HealthCheckOptions,
     PerfBufferOptions,
 )
@@ -61,7 +61,7 @@ REGISTRY: Final[Mapping[Section, Mapping[str, ComponentType]]] = MappingProxyTyp
         "receivers": _own(
             ("perf_buffer", "beta", PerfBufferOptions),
             ("otlp", "beta", OtlpReceiverOptions),
-            ("fluent_forward", "unavailable", FluentForwardOptions),
+            ("fluent_forward", "beta", FluentReceiverOptions),
         ),
         "connectors": _own(("flight_recorder", "beta", FlightRecorderOptions)),
         "exporters": MappingProxyType(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_perfbuf.errors import PerfbufError
 from otel_perfbuf.exporters.payload import Payload, Signal
+from otel_perfbuf.receivers.fluent.options import FluentReceiverOptions
 from otel_perfbuf.receivers.otlp.options import OtlpReceiverOptions
 from otel_perfbuf.service.control import Control, ControlBackend, DumpRequest, DumpSummary
 from otel_perfbuf.service.graph import Graph, build_graph
@@ -37,6 +38,7 @@ from otel_perfbuf.service.recording import Recording
 from otel_perfbuf.service.telemetry import Sample, Telemetry
 
 if TYPE_CHECKING:
+    from otel_perfbuf.receivers.fluent.receiver import FluentReceiver
     from otel_perfbuf.receivers.otlp.receiver import OtlpReceiver
 
 __all__ = ["STOP_S", "Running"]
@@ -77,7 +79,7 @@ class Running:
         self._recordings: dict[str, Recording] = {}
         self._histories: dict[str, History] = {}
         self._live: dict[str, Live] = {}
-        self._receivers: dict[str, OtlpReceiver] = {}
+        self._receivers: dict[str, OtlpReceiver | FluentReceiver] = {}
         self._deadline_s = 0.0
         self._keep = Kept()
         self._leftovers: list[str] = []
@@ -222,20 +224,18 @@ class Running:
         self._leftovers += self._outlets.drain(left_s, frozenset(self._keep.queues))
 
     def _start_telemetry(self, component: Component) -> None:
-        from otel_perfbuf.receivers.otlp.receiver import OtlpReceiver  # gRPC takes long to import
-
         name = f"receivers.{component.id}"
         signals = self._graph.triggers[component.id]
         consumers = {signal: self._consumer(component.id, signal, names) for signal, names in signals.items()}
         part = self._kept_part(name, *consumers.values())
         if part is None:
             outlets = {signal: Outlet(consume) for signal, consume in consumers.items()}
-            receiver = OtlpReceiver(cast(OtlpReceiverOptions, component.options), outlets)
+            receiver = _telemetry_receiver(component, outlets)
             part = Part(receiver, self._wanted[name], lambda _: receiver.stop(), tuple(outlets.values()))
             self._add(name, part)
             receiver.start()
             for protocol, endpoint in receiver.endpoints.items():
-                _log.info("%s: OTLP by %s at %s", component.id, protocol, endpoint)
+                _log.info("%s: %s at %s", component.id, protocol, endpoint)
         self._receivers[component.id] = part.made
 
     def _consumer(self, receiver: str, signal: Signal, connectors: Iterable[str]) -> Callable[[bytes], None]:
@@ -297,6 +297,8 @@ class Running:
         for name, telemetry in self._receivers.items():
             if self._goes_on(name):
                 continue
+            if passed_over := getattr(telemetry, "passed_over", 0):
+                yield Sample("otelcol_receiver_accepted_log_records", (name,), passed_over)
             for cause, count in telemetry.refused.copy().items():
                 yield Sample("perfbuf_triggers_refused", (cause,), count)
         for recording in self._recordings.values():
@@ -332,3 +334,15 @@ def _stop_recording(recording: Recording, left_s: float) -> str | None:
     if recording.stop(left_s / 2):
         return None
     return f"stopping {recording.id}: a dump in the making was not finished in time"
+
+
+def _telemetry_receiver(
+    component: Component, consumers: Mapping[Signal, Callable[[bytes], object]]
+) -> OtlpReceiver | FluentReceiver:
+    if isinstance(component.options, FluentReceiverOptions):
+        from otel_perfbuf.receivers.fluent.receiver import FluentReceiver
+
+        return FluentReceiver(component.options, consumers["logs"])
+    from otel_perfbuf.receivers.otlp.receiver import OtlpReceiver  # gRPC takes long to import
+
+    return OtlpReceiver(cast(OtlpReceiverOptions, component.options), consumers)

@@ -176,7 +176,7 @@ def test_two_recorders_cannot_share_a_history() -> None:
 @pytest.mark.parametrize(
     ("section", "component", "options", "path"),
     [
-        ("receivers", "fluent_forward", None, "receivers.fluent_forward"),
+        ("receivers", "fluent_forward", {"users": {"a": "b"}}, "receivers.fluent_forward"),
         (
             "receivers",
             "perf_buffer/syscalls",
@@ -443,7 +443,7 @@ def test_components_are_those_that_work() -> None:
     listed = components()
     assert list(listed) == ["receivers", "connectors", "exporters", "extensions"]
     assert {"name": "perf_buffer", "stability": "beta"} in listed["receivers"]
-    assert all(kind["name"] != "fluent_forward" for kind in listed["receivers"])
+    assert [kind["name"] for kind in listed["receivers"]] == ["perf_buffer", "otlp", "fluent_forward"]
 
 
 _json = st.recursive(
@@ -478,3 +478,19 @@ def test_fluent_carries_no_spans() -> None:
     tree["exporters"]["fluent_forward"] = None
     tree["service"]["pipelines"]["traces/dumps"] = {"receivers": ["flight_recorder"], "exporters": ["fluent_forward"]}
     assert "log records only" in _problems(tree)["service.pipelines.traces/dumps.exporters.0"]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "triggers", "sentence"),
+    [
+        ("traces/in", {"log_severity": {}}, "gives log records"),
+        ("logs/in", {}, "has no trigger log_severity"),
+    ],
+)
+def test_fluent_in_needs_a_trigger(pipeline: str, triggers: dict[str, Any], sentence: str) -> None:
+    """Where its logs could never fire, the pipeline says so."""
+    tree = _good()
+    tree["receivers"]["fluent_forward"] = None
+    tree["connectors"]["flight_recorder"]["triggers"] = triggers
+    tree["service"]["pipelines"][pipeline] = {"receivers": ["fluent_forward"], "exporters": ["flight_recorder"]}
+    assert sentence in _problems(tree)[f"service.pipelines.{pipeline}.receivers.0"]

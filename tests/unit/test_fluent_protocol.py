@@ -147,6 +147,15 @@ def test_bombs_end_at_the_limit(kind: str) -> None:
         parsed(["tag", data, {"compressed": kind}])
 
 
+def test_entries_cut_anywhere_are_a_fault() -> None:
+    """Between two events a cut cannot be told from an end; everywhere else it is found."""
+    one = entries((EXT, RECORD))
+    for size in range(1, 2 * len(one)):
+        if size != len(one):
+            with pytest.raises(ProtocolFault):
+                parsed(["tag", (one * 2)[:size]])
+
+
 VALUES = st.recursive(
     st.none()
     | st.booleans()

@@ -20,8 +20,8 @@ import grpc
 
 from otel_perfbuf.errors import PerfbufError
 from otel_perfbuf.exporters.payload import Signal
-from otel_perfbuf.receivers.otlp.consumer import Consumer, MalformedRequest
-from otel_perfbuf.receivers.otlp.listen import UNIX_MODE, read_pems
+from otel_perfbuf.receivers.consumer import Consumer, MalformedRequest
+from otel_perfbuf.receivers.listen import UNIX_MODE, read_pems
 from otel_perfbuf.receivers.otlp.options import GrpcOptions
 from otel_perfbuf.triggers.bound import prepare_unix
 

@@ -23,10 +23,10 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # stub
 
 from otel_perfbuf.exporters.otlp_json import to_json
 from otel_perfbuf.exporters.payload import Signal
+from otel_perfbuf.receivers.consumer import Consumer, MalformedRequest
+from otel_perfbuf.receivers.listen import Listener, listen, tls_context
 from otel_perfbuf.receivers.otlp.body import CODINGS, BodyError, JsonBodies, decompressed
 from otel_perfbuf.receivers.otlp.connection import Answer, Connection, Head, Limits, RequestError
-from otel_perfbuf.receivers.otlp.consumer import Consumer, MalformedRequest
-from otel_perfbuf.receivers.otlp.listen import Listener, listen, tls_context
 from otel_perfbuf.receivers.otlp.options import HttpOptions
 
 __all__ = ["CONNECTIONS_MAX", "HELD_MAX_BYTES", "OtlpHttpServer"]

@@ -7,22 +7,20 @@ CONTRACT section 2 (endpoints). Keys of theirs that mean nothing here are refuse
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from otel_perfbuf.exporters.options import StrictModel
-from otel_perfbuf.triggers.bound import path_fault
+from otel_perfbuf.receivers.options import ListenOptions, ServerTlsOptions
 from otel_perfbuf.units import Duration, Size
 
-__all__ = ["GrpcOptions", "HttpOptions", "OtlpReceiverOptions", "ServerTlsOptions"]
+__all__ = ["GrpcOptions", "HttpOptions", "OtlpReceiverOptions"]
 
 _AUTH: Final = "this receiver authenticates by client certificates only; set tls.client_ca_file"
 _METADATA: Final = "headers are not passed on from here; leave it out"
 _BUFFERS: Final = "buffers have the size that the library gives them; leave it out"
 _CORS: Final = "browsers do not send to a flight recorder; let a Collector take theirs and copy errors here"
-_RELOAD: Final = "certificates are read at the start and at a reload (SIGHUP); leave it out"
 
 Unavailable = list[tuple[str, str]]
 
@@ -34,56 +32,6 @@ def _url_path(path: str) -> str:
 
 
 UrlPath = Annotated[str, AfterValidator(_url_path)]
-
-
-class _Listening(StrictModel):
-    """Where to listen: ``HOST:PORT`` (0: any free port), ``unix:///PATH``, or a path with ``transport: unix``."""
-
-    endpoint: str
-    transport: Literal["tcp", "unix"] = "tcp"
-
-    @model_validator(mode="after")
-    def _endpoint_is_one(self) -> _Listening:
-        path = self.unix_path
-        if path is not None:
-            if not path.startswith("/"):
-                raise ValueError(f"endpoint: {self.endpoint!r} names no absolute path; write unix:///PATH")
-            if fault := path_fault(path):
-                raise ValueError(f"endpoint: {fault}")
-            return self
-        host, _, port = self.endpoint.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or int(port) > 65535 or "/" in host:
-            raise ValueError(f"endpoint: {self.endpoint!r} is none; write HOST:PORT, or unix:///PATH")
-        return self
-
-    @property
-    def unix_path(self) -> str | None:
-        """The path of a Unix socket, None for TCP."""
-        if self.endpoint.startswith("unix:"):
-            return self.endpoint.removeprefix("unix:").removeprefix("//")
-        return self.endpoint if self.transport == "unix" else None
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port, for TCP only."""
-        host, _, port = self.endpoint.rpartition(":")
-        return host.strip("[]"), int(port)
-
-
-class ServerTlsOptions(StrictModel):
-    """Certificate and key of this server (PEM); ``client_ca_file``: clients must show a certificate of this authority.
-
-    The lowest version is TLS 1.2.
-    """
-
-    cert_file: Path
-    key_file: Path
-    client_ca_file: Path | None = None
-    reload_interval: Any = None
-
-    def unavailable(self) -> Unavailable:
-        """What is refused."""
-        return [] if self.reload_interval is None else [("reload_interval", _RELOAD)]
 
 
 class KeepaliveServerOptions(StrictModel):
@@ -110,7 +58,7 @@ class KeepaliveOptions(StrictModel):
     enforcement_policy: KeepaliveEnforcementOptions = KeepaliveEnforcementOptions()
 
 
-class GrpcOptions(_Listening):
+class GrpcOptions(ListenOptions):
     """`protocols: {grpc: ...}`. ``max_recv_msg_size_mib`` bounds a message before and after decompression."""
 
     endpoint: str = "127.0.0.1:4327"
@@ -134,7 +82,7 @@ class GrpcOptions(_Listening):
         return _given(self, keys)
 
 
-class HttpOptions(_Listening):
+class HttpOptions(ListenOptions):
     """`protocols: {http: ...}`. ``max_request_body_size`` bounds a body before and after decompression.
 
     ``read_timeout`` is for a whole body; 0 is 30 s, since a body that never ends holds memory.

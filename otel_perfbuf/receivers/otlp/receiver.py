@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from otel_perfbuf.exporters.payload import Signal
-from otel_perfbuf.receivers.otlp.consumer import Consumer
+from otel_perfbuf.receivers.consumer import Consumer
 from otel_perfbuf.receivers.otlp.grpc import OtlpGrpcServer
 from otel_perfbuf.receivers.otlp.http import OtlpHttpServer
 from otel_perfbuf.receivers.otlp.options import OtlpReceiverOptions

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from otel_perfbuf.errors import ConfigError, PerfbufError
-from otel_perfbuf.receivers.otlp.options import ServerTlsOptions
+from otel_perfbuf.receivers.options import ServerTlsOptions
 from otel_perfbuf.triggers.bound import BoundSocket, bind_unix
 
 __all__ = ["UNIX_MODE", "Listener", "Pems", "listen", "read_pems", "tls_context"]
@@ -105,12 +105,12 @@ def read_pems(options: ServerTlsOptions, what: str) -> Pems:
     return Pems(found["cert_file"] or b"", found["key_file"] or b"", found["client_ca_file"])
 
 
-def tls_context(options: ServerTlsOptions, what: str) -> ssl.SSLContext:
-    """A server's context for HTTP/1.1; ConfigError when the files do not make one."""
+def tls_context(options: ServerTlsOptions, what: str, protocols: tuple[str, ...] = ("http/1.1",)) -> ssl.SSLContext:
+    """A server's context that offers these application protocols; ConfigError when the files do not make one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with contextlib.suppress(NotImplementedError):  # a TLS library without ALPN
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols(list(protocols))
     try:
         context.load_cert_chain(options.cert_file, options.key_file)
         if options.client_ca_file is not None:

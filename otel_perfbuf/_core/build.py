@@ -27,8 +27,8 @@ CORE = Path("otel_perfbuf/_core")
 # In the order of their includes: a declaration stands before its use.
 HEADERS = (
     Path("bpf/records.h"),
-    *(CORE / f"{name}.h" for name in ("status", "ring", "ringbuf", "history", "redact", "plan", "fd_names", "otlp")),
-    CORE / "otlp_scan.h",
+    *(CORE / f"{name}.h" for name in ("status", "ring", "ringbuf", "history", "redact", "plan", "fd_names")),
+    *(CORE / f"{name}.h" for name in ("reading", "otlp", "otlp_scan")),
 )
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 

@@ -13,6 +13,7 @@
 #include "fd_names.h"
 #include "history.h"
 #include "plan.h"
+#include "reading.h"
 
 /* cffi: begin */
 
@@ -43,6 +44,7 @@ struct pb_encoding {
 	const struct pb_bytes *resources; /* by process index: an encoded opentelemetry.proto.resource.v1.Resource */
 	struct pb_bytes scope;            /* an encoded InstrumentationScope */
 	struct pb_fd_names *fds;          /* NULL: fds are bare numbers */
+	struct pb_reading *reading;       /* NULL: nobody reads; else zero at the first chunk */
 	uint64_t redactions;              /* counted while encoding: strings and buffers that a pattern changed */
 };
 

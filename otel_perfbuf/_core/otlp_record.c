@@ -27,6 +27,7 @@ struct encoder {
 	struct pb_wire *wire;
 	struct pb_encoding *encoding;
 	const struct pb_event *event;
+	uint64_t index; /* of the event */
 	const struct pb_thread *thread;
 	const struct pb_process_entry *process;
 	union pb_event_body body;
@@ -275,6 +276,9 @@ static void encode_call(const struct encoder *encoder)
 	put_call(encoder, &call, line);
 	put_tail(encoder, "perfbuf.syscall");
 	encoder->encoding->redactions += call.redactions;
+	if (encoder->encoding->reading)
+		pb_reading_call(encoder->encoding->reading, encoder->index, encoder->event, encoder->thread,
+		                encoder->process->tgid, &call, line, (uint32_t)out.size);
 }
 
 static void put_signal_name(const struct encoder *encoder, int32_t number)
@@ -357,6 +361,16 @@ static int severity_of(const struct encoder *encoder)
 	}
 }
 
+/* Of an end its wait status, of a signal that nobody survived its number; 0: nothing that stands out. */
+static uint32_t status_of(const struct encoder *encoder)
+{
+	if (encoder->body.record.kind == PB_RECORD_EXIT)
+		return (uint32_t)encoder->body.exit.status;
+	if (encoder->body.record.kind == PB_RECORD_SIGNAL && fatal(encoder))
+		return (uint32_t)encoder->body.signal.number;
+	return 0;
+}
+
 static void encode_other(struct encoder *encoder)
 {
 	char line[PB_LINE_BYTES];
@@ -366,6 +380,9 @@ static void encode_other(struct encoder *encoder)
 	if (encoder->body.record.kind != PB_RECORD_EXEC)
 		memcpy(&encoder->body, encoder->event->record, pb_record_fixed_bytes(&encoder->body.record));
 	pb_text_event(&out, encoder->event, encoder->encoding->plan);
+	if (encoder->encoding->reading)
+		pb_reading_other(encoder->encoding->reading, encoder->index, encoder->event, encoder->thread,
+		                 encoder->process->tgid, status_of(encoder), line, (uint32_t)out.size);
 	put_head(encoder, severity_of(encoder), line, (uint32_t)out.size);
 	put_common(encoder);
 	switch (encoder->body.record.kind) {
@@ -407,6 +424,7 @@ void pb_otlp_record(struct pb_wire *wire, uint32_t field, const struct pb_histor
 	struct encoder encoder = { .wire = wire, .encoding = encoding, .event = event };
 	uint8_t *length = pb_wire_open(wire, field);
 
+	encoder.index = (uint64_t)(event - history->events);
 	encoder.thread = &history->threads[event->thread];
 	encoder.process = &history->processes[encoder.thread->process];
 	memcpy(&encoder.body.record, event->record, sizeof(encoder.body.record));

@@ -22,12 +22,14 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import ArrayValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_perfbuf.exporters.answers import counted
 from otel_perfbuf.exporters.otlp_json import to_json
 from otel_perfbuf.exporters.payload import Chunk
+from otel_perfbuf.exporters.repeats import Folded, Line, folded
 
 __all__ = ["DumpText", "dumps_of", "nothing_to_dump", "printable_line", "render", "text_lines"]
 
@@ -123,6 +125,9 @@ def text_lines(dump: DumpText, *, lines: int | None = None, colour: bool = False
             yield f"{dim}# ... {left_out:,} record{'' if left_out == 1 else 's'} left out{plain}"
         if record is None:
             continue
+        if isinstance(record, Folded):
+            yield f"{dim}{record.text()}{plain}"
+            continue
         line = _record_line(record, clock)
         paint = _colour(record, line) if colour else ""
         yield f"{paint}{line}{_PLAIN}" if paint else line
@@ -180,29 +185,40 @@ def _is_of_span(record: LogRecord, span_id: str) -> bool:
 
 def _limited(
     records: Iterator[tuple[int, LogRecord]], lines: int | None, span_id: str
-) -> Iterator[tuple[int, LogRecord | None]]:
+) -> Iterator[tuple[int, LogRecord | Folded | None]]:
     """(how many were left out just before it, record); the last record may be None. ``span_id`` "": of any span."""
     if lines is None:
         for _, record in records:
             yield 0, record
         return
-    newest: deque[tuple[int, LogRecord]] = deque()
-    failed: deque[tuple[int, LogRecord]] = deque(maxlen=max(_FAILED_PER_LINES * lines, 1) if lines else 0)
-    count = 0
-    for count, (_, record) in enumerate(records, 1):
-        if span_id and not _is_of_span(record, span_id):
-            continue
-        newest.append((count, record))
+    newest: deque[Line] = deque()
+    failed: deque[Line] = deque(maxlen=max(_FAILED_PER_LINES * lines, 1) if lines else 0)
+    counter = _Counter(records)
+    for line in folded((number, record) for number, record in counter if not span_id or _is_of_span(record, span_id)):
+        newest.append(line)
         if len(newest) > lines:
-            number, older = newest.popleft()
-            if older.severity_number >= _WARN:
-                failed.append((number, older))
+            older = newest.popleft()
+            if isinstance(older.item, LogRecord) and older.item.severity_number >= _WARN:
+                failed.append(older)
     shown = 0
-    for number, record in itertools.chain(failed, newest):
-        yield number - shown - 1, record
-        shown = number
-    if count > shown and lines:
-        yield count - shown, None
+    for line in itertools.chain(failed, newest):
+        yield line.first - shown - 1, line.item
+        shown = line.last
+    if counter.count > shown and lines:
+        yield counter.count - shown, None
+
+
+class _Counter:
+    """Numbers records from 1, and knows how many there were."""
+
+    def __init__(self, records: Iterator[tuple[int, LogRecord]]) -> None:
+        self._records = records
+        self.count = 0
+
+    def __iter__(self) -> Iterator[tuple[int, LogRecord]]:
+        for _, record in self._records:
+            self.count += 1
+            yield self.count, record
 
 
 def _record_line(record: LogRecord, clock: _LocalClock) -> str:
@@ -287,6 +303,8 @@ class _Tally:
             rest = sum(self.failed.values()) - sum(count for _, count in most)
             told = ", ".join(f"{what}{f' ({count:,} times)' if count > 1 else ''}" for what, count in most)
             yield f"# failed: {told}{f', and {rest:,} more' if rest else ''}"
+        for sentence in _strings(dump.header.get("perfbuf.dump.reading")):
+            yield f"# {_clean(sentence)}"
         missing = [
             f"{count:,} {word}"
             for word in ("lost", "dropped", "overwritten", "truncated", "malformed")
@@ -350,6 +368,10 @@ def _value(value: Any) -> Any:
 
 def _int(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _strings(value: Any) -> list[str]:
+    return [item.string_value for item in value.values] if isinstance(value, ArrayValue) else []
 
 
 def _text(value: Any) -> str:

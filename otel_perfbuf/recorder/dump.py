@@ -25,6 +25,7 @@ from .fd_names import FdNames
 from .header import SCOPE, Header, header_request, span_request
 from .history import Encoding, History, ProcessKey
 from .processes import Process, cgroup_path, process_from_proc, process_resource, started_at
+from .reading import read_reading
 from .scope import descendants, newest
 
 __all__ = ["Dump", "DumpOptions", "Losses", "make_dump"]
@@ -206,6 +207,7 @@ def make_dump(
         span_id=firing.span.span_id if firing.span else span.span_id,
         dump_id=header.dump_id,
     )
+    gathered = ffi.new("struct pb_reading *")
     records = [
         Chunk("logs", body, count)
         for body, count in history.encode(
@@ -213,9 +215,11 @@ def make_dump(
             [resource.SerializeToString() for resource in resources],
             encoding,
             ffi.NULL if fds is None else fds.pointer,
+            gathered,
         )
     ]
-    header = replace(header, redactions=history.redactions)
+    reading = read_reading(gathered, plan, max(start_ns, started_ns), end_ns)
+    header = replace(header, redactions=history.redactions, reading=tuple(reading.sentences()))
     chunks = [
         Chunk("logs", header_request(header, about), 1),
         Chunk("traces", span_request(header, about), 1),

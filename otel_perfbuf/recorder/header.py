@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs, SeverityNumber
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
@@ -52,6 +52,7 @@ class Header:
     links: Sequence[SpanContext]
     matched_by: str | None = None
     candidates: int = 0
+    reading: tuple[str, ...] = ()
 
     def attributes(self) -> list[KeyValue]:
         """The attributes of the header record and of the dump span."""
@@ -78,7 +79,14 @@ class Header:
             # The process was found by what telemetry says of it; several candidates are all in the dump.
             found.append(attribute("perfbuf.dump.matched_by", self.matched_by))
             found.append(attribute("perfbuf.dump.candidates", self.candidates))
+        if self.reading:
+            values = ArrayValue(values=[AnyValue(string_value=sentence) for sentence in self.reading])
+            found.append(KeyValue(key="perfbuf.dump.reading", value=AnyValue(array_value=values)))
         return found
+
+    def body(self) -> str:
+        """One line: why the dump was made, and what its records say."""
+        return "; ".join((f"{self.trigger}: {self.reason}", *self.reading))
 
 
 def header_request(header: Header, resource: Resource) -> bytes:
@@ -89,7 +97,7 @@ def header_request(header: Header, resource: Resource) -> bytes:
         severity_number=_SEVERITY_INFO,
         severity_text="INFO",
         event_name="perfbuf.dump",
-        body=AnyValue(string_value=f"{header.trigger}: {header.reason}"),
+        body=AnyValue(string_value=header.body()),
         attributes=[*header.attributes(), attribute("perfbuf.correlation", "dump")],
         trace_id=header.span.trace_id,
         span_id=header.span.span_id,

@@ -203,12 +203,13 @@ class History:
         return int(self._c.processes[process].selected)
 
     def encode(
-        self, plan: Any, resources: Sequence[bytes], encoding: Encoding, fds: Any = ffi.NULL
+        self, plan: Any, resources: Sequence[bytes], encoding: Encoding, fds: Any = ffi.NULL, reading: Any = ffi.NULL
     ) -> Iterator[tuple[bytes, int]]:
         """ExportLogsServiceRequest chunks of the selected records, oldest first: (bytes, records).
 
         ``plan`` is the decode plan's C pointer, ``resources`` one encoded Resource for each process index, ``fds`` a
-        ``struct pb_fd_names *`` of this history that no encoding has used yet, or NULL: fds are bare numbers.
+        ``struct pb_fd_names *`` of this history that no encoding has used yet, or NULL: fds are bare numbers;
+        ``reading`` a ``struct pb_reading *``, all zero, that gathers what stands out, or NULL.
         """
         keep = [ffi.from_buffer("uint8_t[]", data or b"\0") for data in resources]
         table = ffi.new("struct pb_bytes[]", max(len(resources), 1))
@@ -216,7 +217,7 @@ class History:
             table[index].data, table[index].size = keep[index], len(data)
         c = ffi.new("struct pb_encoding *")
         scope = ffi.from_buffer("uint8_t[]", encoding.scope)
-        c.plan, c.resources, c.fds = plan, table, fds
+        c.plan, c.resources, c.fds, c.reading = plan, table, fds, reading
         c.scope.data, c.scope.size = scope, len(encoding.scope)
         c.unix_offset_ns, c.observed_unix_ns = encoding.unix_offset_ns, encoding.observed_unix_ns
         if encoding.trace_id is not None:

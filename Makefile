@@ -83,7 +83,7 @@ $(STAMP)/dev: $(STAMP)/venv
 	@scripts/step.sh dev 'Adding the test and lint tools to .venv' scripts/venv.sh dev
 	@touch $@
 
-$(STAMP)/collector: $(wildcard tests/e2e/collector/*) $(STAMP)/dev
+$(STAMP)/collector: $(wildcard tests/e2e/collector/* tests/e2e/fluent_peer/*) $(STAMP)/dev
 	@scripts/step.sh collector 'Building a real OpenTelemetry Collector' $(BIN)/python tests/e2e/collector.py
 	@touch $@
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real OpenTelemetry Collector for tests: built once from its Go modules, cached, started on free loopback ports.
 
-Run as a script it builds the Collector where it is not cached yet and prints its path. What it is not: it reads no
+Run as a script it builds the Collector, and the Fluent peer, where they are not cached yet and prints their paths. What it is not: it reads no
 telemetry with our code; what the Collector wrote is read with json or protobuf. Source: FACTS 35.
 """
 
@@ -205,25 +205,30 @@ def collector(tmp_path: Path) -> Iterator[Collector]:
 
 def collector_binary() -> Path:
     """The cached Collector; builds it first (some 90 s cold) when its sources are new."""
-    key = _source_key()
+    return go_binary(SOURCE, "collector")
+
+
+def go_binary(source: Path, name: str) -> Path:
+    """The cached program of a Go module with one main.go; builds it first when its sources are new."""
+    key = _source_key(source)
     caches = _cache_directories()
     for cache in caches:
-        found = cache / f"collector-{key}"
+        found = cache / f"{name}-{key}"
         if os.access(found, os.X_OK):
             return found
     cache = next(directory for directory in caches if _writable(directory))
-    with (cache / "collector.lock").open("w") as lock:
+    with (cache / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time; who waited finds it built
-        target = cache / f"collector-{key}"
+        target = cache / f"{name}-{key}"
         if not target.exists():
-            _build(target)
+            _build(source, target)
         return target
 
 
-def _source_key() -> str:
+def _source_key(source: Path) -> str:
     digest = hashlib.sha256()
     for name in ("go.mod", "go.sum", "main.go"):
-        digest.update((SOURCE / name).read_bytes())
+        digest.update((source / name).read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -241,13 +246,13 @@ def _writable(directory: Path) -> bool:
     return os.access(directory, os.W_OK)
 
 
-def _build(target: Path) -> None:
+def _build(source: Path, target: Path) -> None:
     partial = target.with_name(f"{target.name}.{os.getpid()}")
     command = [_go(), "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-o", str(partial), "."]
     try:
-        done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, timeout=BUILD_S, check=False)
+        done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=BUILD_S, check=False)
         if done.returncode:
-            raise RuntimeError(f"building the Collector in {SOURCE} failed: {done.stderr[-2000:]}")
+            raise RuntimeError(f"building {target.name} in {source} failed: {done.stderr[-2000:]}")
         partial.rename(target)
     finally:
         partial.unlink(missing_ok=True)
@@ -305,4 +310,4 @@ def _eventually(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{collector_binary()}\n")
+    sys.stdout.write(f"{collector_binary()}\n{go_binary(SOURCE.parent / 'fluent_peer', 'fluent_peer')}\n")

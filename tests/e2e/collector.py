@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real OpenTelemetry Collector for tests: built once from its Go modules, cached, started on free loopback ports.
 
-Run as a script it builds the Collector, and the Fluent peer, where they are not cached yet and prints their paths. What
-it is not: it reads no telemetry with our code; what the Collector wrote is read with json or protobuf. Source: FACTS 35.
+Run as a script it builds the Collector, and the Fluent peer, where they are not cached yet and prints their paths.
+What it is not: it reads no telemetry with our code; what the Collector wrote is read with json or protobuf. Source:
+FACTS 35.
 """
 
 from __future__ import annotations

@@ -72,8 +72,6 @@ def _service(value: Any, problems: Problems) -> ServiceOptions:
         for name, options in _map(pipelines).items()
     }
     service = problems.validate(ServiceOptions, given, "service") or ServiceOptions()
-    for path, sentence in service.telemetry.unavailable():
-        problems.add(f"service.telemetry.{path}", sentence)
     good = {name: options for name, options in checked.items() if options is not None}
     if not checked:
         problems.add("service.pipelines", "there is no pipeline, so nothing would be done; add one like logs/dumps")

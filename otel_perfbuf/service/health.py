@@ -6,11 +6,9 @@ What it is not: a statement about the backend. Source: the Collector's healthche
 
 from __future__ import annotations
 
-import os
 import socket
 
-from otel_perfbuf.errors import PerfbufError
-from otel_perfbuf.service.http import HttpServer, Request, Response, json_response
+from otel_perfbuf.service.http import HttpServer, Request, Response, json_response, listen_tcp
 from otel_perfbuf.service.options import HealthCheckOptions
 from otel_perfbuf.triggers.bound import BoundSocket, bind_unix
 
@@ -33,17 +31,7 @@ class HealthCheck:
             self._listening, listening = bound, bound.socket
         else:
             host, _, port = endpoint.rpartition(":")
-            try:
-                listening = socket.create_server(
-                    (host.strip("[]"), int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-                )
-            except OSError as fault:
-                cause = os.strerror(fault.errno) if fault.errno else str(fault)
-                raise PerfbufError(
-                    f"cannot open the health check at {endpoint}: {cause}; choose another endpoint"
-                ) from fault
-            listening.setblocking(False)
-            self._listening = listening
+            self._listening = listening = listen_tcp(host, int(port), "the health check")
         routes = {"*": {"GET": _healthy, "HEAD": _healthy}}
         self._server = HttpServer(listening, routes, name="perfbuf-health")
         self._server.start()

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
-__all__ = ["HttpServer", "Request", "Response", "Route", "json_response"]
+from otel_perfbuf.errors import PerfbufError
+
+__all__ = ["HttpServer", "Request", "Response", "Route", "json_response", "listen_tcp"]
 
 _log = logging.getLogger(__name__)
 _BODY_MAX_BYTES: Final = 64 << 10
@@ -211,3 +213,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         _log.debug(format, *args)
+
+
+def listen_tcp(host: str, port: int, what: str) -> socket.socket:
+    """A listening socket that does not block; PerfbufError says of what it is and why there is none."""
+    try:
+        listening = socket.create_server(
+            (host.strip("[]"), port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as fault:
+        cause = os.strerror(fault.errno) if fault.errno else str(fault)
+        raise PerfbufError(f"cannot open {what} at {host}:{port}: {cause}; choose another endpoint") from fault
+    listening.setblocking(False)
+    return listening

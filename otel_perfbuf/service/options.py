@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from otel_perfbuf.errors import ConfigError
 from otel_perfbuf.exporters.options import StrictModel
 from otel_perfbuf.plugins import OURS, registered_readers
+from otel_perfbuf.service.own_metrics import ReaderOptions
 from otel_perfbuf.triggers.bound import RUN_DIRECTORY
 from otel_perfbuf.triggers.manners import BudgetOptions
 from otel_perfbuf.triggers.process_exit import ProcessExitOptions
@@ -379,7 +380,7 @@ class MetricsOptions(StrictModel):
     """Own metrics; `none` counts nothing at /metrics."""
 
     level: Literal["none", "basic", "normal", "detailed"] = "normal"
-    readers: tuple[dict[str, Any], ...] = ()
+    readers: tuple[ReaderOptions, ...] = ()
 
 
 class LogsOptions(StrictModel):
@@ -393,9 +394,3 @@ class TelemetryOptions(StrictModel):
 
     metrics: MetricsOptions = MetricsOptions()
     logs: LogsOptions = LogsOptions()
-
-    def unavailable(self) -> Unavailable:
-        """What this version cannot do."""
-        if self.metrics.readers:
-            return [("metrics.readers", f"{_NOT_YET}; /metrics of the control extension has the metrics")]
-        return []

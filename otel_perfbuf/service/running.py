@@ -33,6 +33,7 @@ from otel_perfbuf.service.options import (
     TriggersOptions,
 )
 from otel_perfbuf.service.outlets import Outlets
+from otel_perfbuf.service.own_metrics import PrometheusReader, PushReader, start_reader
 from otel_perfbuf.service.parts import History, Live, MadeDump, Parts
 from otel_perfbuf.service.recording import Recording
 from otel_perfbuf.service.telemetry import Sample, Telemetry
@@ -91,6 +92,7 @@ class Running:
                 self._parts.check()
             self._undo.callback(self._telemetry.add_source(self._samples))
             self._undo.callback(lambda: self._outlets.close_spools(frozenset(self._keep.spools)))
+            self._start_own_metrics()
             for name in self._configuration.service.extensions:
                 self._start_extension(self._configuration.extensions[name])
             self._undo.callback(self._drain)  # after whatever fills the queues has stopped
@@ -153,6 +155,14 @@ class Running:
         self._undo.close()
         leftovers, self._leftovers = self._leftovers, []
         return leftovers
+
+    def _start_own_metrics(self) -> None:
+        metrics = self._configuration.service.telemetry.metrics
+        for index, options in enumerate(metrics.readers if metrics.level != "none" else ()):
+            name = f"service.telemetry.metrics.readers.{index}"
+            if self._kept_part(name) is None:
+                reader = start_reader(options, self._telemetry, str(self._agent_status().get("version", "")))
+                self._add(name, Part(reader, self._wanted[name], partial(_stop_reader, reader)))
 
     def _start_extension(self, component: Component) -> None:
         extension: Control | HealthCheck
@@ -318,6 +328,9 @@ def _identities(configuration: Configuration, graph: Graph) -> dict[str, object]
     found: dict[str, object] = {
         f"extensions.{name}": configuration.extensions[name].options for name in configuration.service.extensions
     }
+    metrics = configuration.service.telemetry.metrics
+    if metrics.level != "none":
+        found |= {f"service.telemetry.metrics.readers.{index}": each for index, each in enumerate(metrics.readers)}
     for name in graph.recorders:
         options = cast(FlightRecorderOptions, configuration.connectors[name].options)
         receiver = options.history[0]
@@ -328,6 +341,10 @@ def _identities(configuration: Configuration, graph: Graph) -> dict[str, object]
     for name, signals in graph.triggers.items():
         found[f"receivers.{name}"] = (configuration.receivers[name].options, list(signals.items()))
     return found
+
+
+def _stop_reader(reader: PushReader | PrometheusReader, _left_s: float) -> None:
+    reader.stop()
 
 
 def _stop_recording(recording: Recording, left_s: float) -> str | None:

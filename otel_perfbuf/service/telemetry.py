@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-__all__ = ["METRICS", "Metric", "Sample", "Telemetry"]
+__all__ = ["METRICS", "Metric", "Point", "Sample", "Telemetry"]
 
 Kind = Literal["counter", "gauge", "summary"]
 
@@ -36,6 +36,18 @@ class Sample:
     name: str
     labels: tuple[str, ...]
     value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one metric with these labels stands at; a summary's ``value`` is its sum, and the rest is its own."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+    count: int = 0
+    least: float = 0.0
+    greatest: float = 0.0
 
 
 METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
@@ -70,7 +82,7 @@ class Telemetry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[tuple[str, tuple[str, ...]], float] = {}
-        self._counts: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._observed: dict[tuple[str, tuple[str, ...]], tuple[int, float, float]] = {}  # count, least, greatest
         self._sources: list[Source] = []
 
     def add(self, name: str, labels: tuple[str, ...], value: float = 1) -> None:
@@ -80,7 +92,8 @@ class Telemetry:
         with self._lock:
             self._values[key] = self._values.get(key, 0) + value
             if METRICS[name].kind == "summary":
-                self._counts[key] = self._counts.get(key, 0) + 1
+                count, least, greatest = self._observed.get(key, (0, value, value))
+                self._observed[key] = count + 1, min(least, value), max(greatest, value)
 
     def get(self, name: str, labels: tuple[str, ...]) -> float:
         """A counter's value."""
@@ -100,25 +113,31 @@ class Telemetry:
         self._sources.append(source)
         return remove
 
-    def render(self) -> str:
-        """All metrics in Prometheus' text format."""
+    def collect(self) -> list[Point]:
+        """All metrics as they stand now, by name, then labels."""
         with self._lock:
-            values, counts = dict(self._values), dict(self._counts)
+            values, observed = dict(self._values), dict(self._observed)
         values["perfbuf_spool_bytes", ()] = 0  # without a spool
         for source in list(self._sources):
             for sample in source():
                 key = sample.name, sample.labels
                 values[key] = values.get(key, 0) + sample.value
+        return [Point(*key, value, *observed.get(key, ())) for key, value in sorted(values.items())]
+
+    def render(self) -> str:
+        """All metrics in Prometheus' text format."""
+        points = self.collect()
         lines: list[str] = []
         for name, metric in METRICS.items():
-            found = sorted((labels, value) for (other, labels), value in values.items() if other == name)
             lines += [f"# HELP {name} {metric.text}", f"# TYPE {name} {metric.kind}"]
-            for labels, value in found:
-                shown = _labels(metric.labels, labels)
+            for point in points:
+                if point.name != name:
+                    continue
+                shown = _labels(metric.labels, point.labels)
                 if metric.kind == "summary":
-                    lines += [f"{name}_sum{shown} {value:.9g}", f"{name}_count{shown} {counts[name, labels]}"]
+                    lines += [f"{name}_sum{shown} {point.value:.9g}", f"{name}_count{shown} {point.count}"]
                 else:
-                    lines.append(f"{name}{shown} {_number(value)}")
+                    lines.append(f"{name}{shown} {_number(point.value)}")
         return "\n".join(lines) + "\n"
 
 

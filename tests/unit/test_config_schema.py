@@ -72,7 +72,15 @@ def everything() -> dict[str, Any]:
         "service": {
             "extensions": ["control"],
             "pipelines": {"logs/dumps": {"receivers": ["flight_recorder"], "exporters": ["file"]}},
-            "telemetry": {"logs": {"level": "info"}},
+            "telemetry": {
+                "logs": {"level": "info"},
+                "metrics": {
+                    "readers": [
+                        {"periodic": {"exporter": {"otlp": {"headers": [{"name": "a", "value": "b"}]}}}},
+                        {"pull": {"exporter": {"prometheus": {"port": 9999}}}},
+                    ]
+                },
+            },
         },
     }
     rendered = yaml.safe_load(render(parse(tree)))

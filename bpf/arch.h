@@ -44,6 +44,11 @@ static __always_inline void arch_arguments(struct pt_regs *regs, int compat, u64
 	args[5] = regs->r9;
 }
 
+static __always_inline u64 arch_stack(struct pt_regs *regs)
+{
+	return regs->sp;
+}
+
 /* x86 keeps the order of stores, and of loads: the compiler alone must not move them. */
 #define page_barrier(version) barrier()
 
@@ -71,6 +76,11 @@ static __always_inline void arch_arguments(struct pt_regs *regs, int compat, u64
 	args[5] = regs->regs[5];
 	if (compat)
 		args[5] = (u32)args[5];
+}
+
+static __always_inline u64 arch_stack(struct pt_regs *regs)
+{
+	return regs->sp;
 }
 
 /* An atomic whose result is used is a full barrier in the kernel's arm64 JIT; BPF has no plain one. */

@@ -271,8 +271,9 @@ __noinline int capture_one(struct scratch *scratch, u32 index, u32 moment)
 	pointer = memory = call->args[argument];
 	if (!pointer)
 		return 0;
-	if (rule->behind &&
-	    (bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(memory + rule->offset)) || !pointer))
+	if (!rule->behind)
+		pointer += rule->offset;
+	else if ((bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(memory + rule->offset)) || !pointer))
 		return 0;
 	room = RECORD_LIMIT - at - sizeof(*capture);
 	if (room > rule->max_bytes)

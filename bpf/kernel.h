@@ -158,11 +158,12 @@ struct bpf_iter__task {
 
 #if defined(__TARGET_ARCH_x86)
 struct pt_regs {
-	unsigned long bp, bx, r10, r9, r8, cx, dx, si, di, orig_ax;
+	unsigned long bp, bx, r10, r9, r8, cx, dx, si, di, orig_ax, sp;
 };
 #elif defined(__TARGET_ARCH_arm64)
 struct pt_regs {
 	u64 regs[31];
+	u64 sp;
 	u64 orig_x0;
 	s32 syscallno;
 };

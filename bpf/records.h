@@ -322,9 +322,9 @@ struct pb_capture_rule {
 	uint16_t length;
 	uint16_t max_bytes; /* captured at most; <= 4096 (of a VECTOR: of each of its buffers) */
 	uint16_t scale;
-	uint8_t part;   /* goes into the capture; < PB_PARTS */
-	uint8_t behind; /* 1: not the argument's memory, but that of the pointer at .offset in it */
-	uint16_t offset;
+	uint8_t part;           /* goes into the capture; < PB_PARTS */
+	uint8_t behind;         /* 1: not the argument's memory, but that of the pointer at .offset in it */
+	uint16_t offset;        /* into the argument's memory */
 	uint8_t if_argument[2]; /* holds when (args[] & mask) == value; mask 0 and value 0 always hold */
 	uint32_t if_mask[2];
 	uint32_t if_value[2];
@@ -336,6 +336,7 @@ enum pb_syscall_flags {
 	PB_SYSCALL_EXEC = 4,        /* execve, execveat */
 	PB_SYSCALL_ALERT_ERROR = 8, /* an errno of rodata alert_errnos is an alert */
 	PB_SYSCALL_ALERT_SLOW = 16, /* more than rodata alert_slow_ns is an alert */
+	PB_SYSCALL_STACK = 32,      /* rt_sigreturn: its first argument is the top of the stack */
 };
 
 struct pb_syscall_rule {

@@ -44,7 +44,7 @@ static __always_inline int fill_open(struct page *page, struct task_struct *task
                                      u8 flags)
 {
 	struct pb_syscall *open = &page->head.open;
-	u32 arguments = 6, at_exit = 0;
+	u32 arguments = 6, at_exit = 0, stack = 0;
 	int compat = arch_is_compat(task);
 
 	if (number < PB_SYSCALLS && !compat) {
@@ -54,6 +54,7 @@ static __always_inline int fill_open(struct page *page, struct task_struct *task
 			return 0;
 		arguments = rule->arguments;
 		at_exit = rule->exit_rules | watched_call(rule->flags);
+		stack = rule->flags & PB_SYSCALL_STACK;
 		if (arguments > 6)
 			arguments = 6;
 	} else if (!record_unknown) {
@@ -67,6 +68,8 @@ static __always_inline int fill_open(struct page *page, struct task_struct *task
 	open->number = number;
 	open->reserved = at_exit; /* for sys_exit; records have 0 here */
 	arch_arguments(regs, compat, open->args);
+	if (stack)
+		open->args[0] = arch_stack(regs);
 	if (read_span(&page->spans, &page->sample, &page->head.open_span))
 		open->record.flags |= PB_FLAG_SPAN;
 	page->head.last_sequence++;

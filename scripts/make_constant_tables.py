@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from probe_tables import COMPOSITES, EXTRA, PROBES, STATIC, Probe
+from probe_tables import COMPOSITES, EXTRA, PROBES, STATIC, UNKNOWN, Probe
 
 WORD = (1 << 64) - 1
 SPLIT = re.compile(r'"(?:[^"\\]|\\.)*"(?:\.\.\.)?|[(\[{]|[)\]}]|,|[^"(\[{)\]},]+')
@@ -131,6 +131,7 @@ def main() -> int:
     print("# @table kind mask unknown; then rows: value name, in the order in which they are shown")
     for probe in PROBES:
         rows, unknown = rows_of(probe, printed(probe, numbers))
+        unknown = UNKNOWN.get(probe.table, unknown)
         print(f"@{probe.table}\t{probe.kind}\t{probe.mask:#x}\t{unknown}")
         extra = EXTRA.get(probe.table, [])
         if probe.kind == "flags":  # names of several bits stand in front of the single ones

@@ -65,6 +65,9 @@ EXTRA: dict[str, list[tuple[int, str]]] = {
     "statx_mask": [(0x7FF, "STATX_BASIC_STATS")],
 }
 
+# What strace writes for values without a name where no probe shows it.
+UNKNOWN = {"mlockall_flags": "MCL_???", "kexec_file_flags": "KEXEC_FILE_???", "clone_flags": "CLONE_???"}
+
 CAPABILITIES = (
     "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
     "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",

@@ -55,12 +55,19 @@ enum pb_argument_kind {
 	PB_ARG_CPUSET,         /* captured bits: [0 1] */
 	PB_ARG_BITS,           /* captured words of bits in hex: [0x0000000000000003] */
 	PB_ARG_BUFFER_HEX,     /* a buffer, every byte in hex: "\x01\x00" */
-	PB_ARG_SIGSET_SIZE,    /* captured pointer and size, part 1 the set: {sigmask=[INT], sigsetsize=8} */
-	PB_ARG_REMAINING,      /* captured timespec at exit: written only when a signal ended the wait */
-	PB_ARG_OPTION,         /* a socket option's value: [1]; fewer than 4 bytes in hex */
-	PB_ARG_OPTION_TEXT,    /* one of 4 bytes [1], else quoted */
-	PB_ARG_ENTRIES,        /* of a directory, counted at exit: the address, and "N entries" as a comment */
+	PB_ARG_BITS_NONE,      /* a set of no bits: [] */
+	PB_ARG_HANDLE,     /* captured file_handle, part 1 its bytes: {handle_bytes=8, handle_type=1, f_handle="..."} */
+	PB_ARG_MSGBUF,     /* captured type of a message, part 1 its text: {mtype=1, mtext="..."} */
+	PB_ARG_CLONE_ARGS, /* captured clone_args (table: its flags), parts 1 and 2: what it writes, parent_tid and pidfd */
+	PB_ARG_SIGSET_SIZE, /* captured pointer and size, part 1 the set: {sigmask=[INT], sigsetsize=8} */
+	PB_ARG_REMAINING,   /* captured timespec at exit: written only when a signal ended the wait */
+	PB_ARG_OPTION,      /* a socket option's value: [1]; fewer than 4 bytes in hex */
+	PB_ARG_OPTION_TEXT, /* one of 4 bytes [1], else quoted */
+	PB_ARG_ENTRIES,     /* of a directory, counted at exit: the address, and "N entries" as a comment */
 	/* an argument or a field whose text needs the value alone */
+	PB_ARG_ENUM_NUMBER,   /* the number, its name as a comment */
+	PB_ARG_ENUM_HEX,      /* the same, the number in hex */
+	PB_ARG_NAMED,         /* a result: 0x8 (NAME); table: FLAGS or FLAGS_VALUE */
 	PB_ARG_LIMIT,         /* of an rlimit: 4*1024, RLIM64_INFINITY */
 	PB_ARG_DEVICE,        /* makedev(0x1, 0x3) */
 	PB_ARG_HANDLER,       /* SIG_DFL, SIG_IGN, an address */
@@ -82,6 +89,8 @@ enum pb_argument_kind {
 	PB_ARG_TTY_CONTROL,    /* c_cflag */
 	PB_ARG_TTY_FLAGS,      /* FLAGS, nothing when there is none */
 	PB_ARG_NEGATIVE_ERRNO, /* -EFAULT */
+	PB_ARG_ONE,            /* 1: a bit that is set, shown by its condition */
+	PB_ARG_SKID,           /* perf's precise_ip: the highest of 16 bits and the one behind them */
 	PB_ARG_INET,           /* inet_addr("127.0.0.1") */
 	PB_ARG_INET6,          /* inet_pton(AF_INET6, "::1", &NAME) */
 	PB_ARG_KINDS
@@ -238,6 +247,7 @@ struct pb_plan {
 	uint32_t timespec;       /* index into structs */
 	uint32_t timeval;
 	const struct pb_redaction *redaction; /* NULL: nothing is redacted */
+	uint32_t clone_args;
 };
 
 /* cffi: end */

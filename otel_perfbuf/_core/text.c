@@ -18,8 +18,9 @@ static void put_value(struct pb_writer *out, const struct pb_call *call, const s
 	uint64_t value = call->syscall.args[index];
 
 	/* an int's register may have anything in its upper half */
-	if (!argument->wide && (argument->kind == PB_ARG_FLAGS || argument->kind == PB_ARG_FLAGS_VALUE ||
-	                        argument->kind == PB_ARG_ENUM || argument->kind == PB_ARG_IPC_FLAGS))
+	if (!argument->wide &&
+	    (argument->kind == PB_ARG_FLAGS || argument->kind == PB_ARG_FLAGS_VALUE || argument->kind == PB_ARG_ENUM ||
+	     argument->kind == PB_ARG_IPC_FLAGS || argument->kind == PB_ARG_DEVICE))
 		value = (uint32_t)value;
 	pb_put_scalar(out, call->plan, argument->kind, value, argument->table);
 }
@@ -70,6 +71,12 @@ static render *const renderers[PB_ARG_KINDS] = {
 	[PB_ARG_CPUSET] = pb_put_memory,
 	[PB_ARG_BITS] = pb_put_memory,
 	[PB_ARG_BUFFER_HEX] = pb_put_memory,
+	[PB_ARG_BITS_NONE] = pb_put_memory,
+	[PB_ARG_HANDLE] = pb_put_memory,
+	[PB_ARG_MSGBUF] = pb_put_memory,
+	[PB_ARG_CLONE_ARGS] = pb_put_memory,
+	[PB_ARG_ENUM_NUMBER] = put_value,
+	[PB_ARG_ENUM_HEX] = put_value,
 	[PB_ARG_SIGSET_SIZE] = pb_put_memory,
 	[PB_ARG_REMAINING] = pb_put_memory,
 	[PB_ARG_OPTION] = pb_put_memory,
@@ -336,6 +343,12 @@ static void put_success(struct pb_writer *out, const struct pb_call *call)
 	case PB_ARG_DATE_SECONDS: /* its comment in the result's brackets */
 		pb_put_signed(out, (int64_t)value);
 		pb_put_date_result(out, (int64_t)value);
+		break;
+	case PB_ARG_NAMED:
+		pb_put_hex(out, value);
+		pb_put(out, " (");
+		pb_put_flags_value(out, pb_plan_table(call->plan, table), (uint32_t)value);
+		pb_put_char(out, ')');
 		break;
 	case PB_ARG_PRIORITY:
 		pb_put_signed(out, (int64_t)value);

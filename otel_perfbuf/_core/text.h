@@ -123,6 +123,9 @@ bool pb_find_part(const struct pb_call *call, uint32_t index, uint32_t part, str
 bool pb_put_iovec(struct pb_writer *out, const struct pb_call *call, uint32_t index);
 bool pb_put_message(struct pb_writer *out, const struct pb_call *call, uint32_t index);
 bool pb_put_messages(struct pb_writer *out, const struct pb_call *call, uint32_t index);
+/* text_parts.c: structs with more memory behind them */
+bool pb_put_parts(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
+                  uint32_t index);
 /* text_bits.c */
 bool pb_put_bits(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument, uint32_t index);
 void pb_put_remark(struct pb_writer *out, const struct pb_call *call);
@@ -144,7 +147,7 @@ void pb_put_endpoint(struct pb_writer *out, const uint8_t *bytes, uint32_t captu
 /* -1: an address without one. */
 int32_t pb_sockaddr_port(const uint8_t *bytes, uint32_t captured);
 /* text_struct.c */
-bool pb_put_struct(struct pb_writer *out, const struct pb_plan *plan, uint32_t index,
+bool pb_put_struct(struct pb_writer *out, const struct pb_call *call, uint32_t index,
                    const struct pb_capture_view *view, uint64_t address);
 /* What stands behind a struct's known bytes. */
 void pb_put_tail(struct pb_writer *out, const uint8_t *bytes, const struct pb_struct *layout, uint32_t captured);

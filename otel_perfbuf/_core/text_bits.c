@@ -5,7 +5,15 @@
  */
 #include "text.h"
 
-enum { POLLFD_BYTES = 8, FIRST_SET = 1, LAST_SET = 3, SELECT_TIME = 4, POLL_TIME = 2, REMARK_ELEMENTS = 32 };
+enum {
+	POLLFD_BYTES = 8,
+	FIRST_SET = 1,
+	LAST_SET = 3,
+	SELECT_TIME = 4,
+	POLL_TIME = 2,
+	WORDS_SHOWN = 32,
+	REMARK_ELEMENTS = 32
+};
 
 static bool bit(const struct pb_capture_view *view, uint32_t number)
 {
@@ -58,8 +66,15 @@ static void put_words(struct pb_writer *out, const struct pb_capture_view *view)
 		uint64_t value;
 
 		memcpy(&value, view->data + at, sizeof(value));
-		pb_put(out, at ? ", 0x" : "0x");
-		pb_put_hex_wide(out, value, 16);
+		if (at)
+			pb_put(out, ", ");
+		if (at / 8 == WORDS_SHOWN) {
+			pb_put(out, "...");
+			break;
+		}
+		if (value)
+			pb_put(out, "0x");
+		pb_put_hex_wide(out, value, value ? 14 : 16);
 	}
 	pb_put_char(out, ']');
 }
@@ -94,7 +109,7 @@ static void put_left(struct pb_writer *out, const struct pb_call *call, uint32_t
 		return;
 	begin(out, any);
 	pb_put(out, "left ");
-	pb_put_struct(out, call->plan, layout, view, 0);
+	pb_put_struct(out, call, layout, view, 0);
 }
 
 static void put_events(struct pb_writer *out, const struct pb_call *call, bool *any)
@@ -122,6 +137,7 @@ static void put_events(struct pb_writer *out, const struct pb_call *call, bool *
 		}
 		pb_put(out, "{fd=");
 		pb_put_signed(out, fd);
+		pb_put_fd_name(out, call, fd);
 		pb_put(out, ", revents=");
 		pb_put_flags(out, pb_plan_table(call->plan, call->plan->poll_table), events);
 		pb_put_char(out, '}');

@@ -182,6 +182,8 @@ static bool put_address_of(struct pb_writer *out, const struct pb_call *call, ui
 		return false;
 	length = view->head.extent;
 	captured = view->head.bytes;
+	if (view->head.flags & PB_CAPTURE_ENDS)
+		return false;
 	/* an output address is written as far as the caller gave room */
 	if (index < 5 && word(&call->enter[index + 1], &room) && room >= 0 && (uint32_t)room < length)
 		length = (uint32_t)room;
@@ -227,13 +229,13 @@ static bool put_record(struct pb_writer *out, const struct pb_call *call, const 
 	bool shown;
 
 	if (!argument->change)
-		return view && pb_put_struct(out, call->plan, argument->table, view, address);
+		return view && pb_put_struct(out, call, argument->table, view, address);
 	view = &call->enter[index];
-	shown = pb_usable_bytes(view) && pb_put_struct(out, call->plan, argument->table, view, address);
+	shown = pb_usable_bytes(view) && pb_put_struct(out, call, argument->table, view, address);
 	view = &call->exit[index];
 	if (shown && !call->error && pb_usable_bytes(view)) {
 		pb_put(out, " => ");
-		pb_put_struct(out, call->plan, argument->table, view, address);
+		pb_put_struct(out, call, argument->table, view, address);
 	}
 	return shown;
 }
@@ -246,30 +248,7 @@ static bool put_remaining(struct pb_writer *out, const struct pb_call *call, uin
 
 	if ((call->error != RESTART_BLOCK && call->error != INTERRUPTED) || !pb_usable_bytes(view))
 		return false;
-	return pb_put_struct(out, call->plan, call->plan->timespec, view, call->syscall.args[index]);
-}
-
-static bool put_sigset_size(struct pb_writer *out, const struct pb_call *call, uint32_t index)
-{
-	const struct pb_capture_view *view = pb_find_bytes(call, index);
-	struct pb_capture_view set;
-	uint64_t words[2], mask;
-
-	if (!view || view->head.bytes < sizeof(words))
-		return false;
-	memcpy(words, view->data, sizeof(words));
-	pb_put(out, "{sigmask=");
-	if (words[0] && words[1] == sizeof(mask) && pb_find_part(call, index, 1, &set) &&
-	    set.head.bytes >= sizeof(mask)) {
-		memcpy(&mask, set.data, sizeof(mask));
-		pb_put_sigset(out, call->plan, mask);
-	} else {
-		pb_put_address(out, words[0]);
-	}
-	pb_put(out, ", sigsetsize=");
-	pb_put_unsigned(out, words[1]);
-	pb_put_char(out, '}');
-	return true;
+	return pb_put_struct(out, call, call->plan->timespec, view, call->syscall.args[index]);
 }
 
 static bool put_option(struct pb_writer *out, const struct pb_call *call, uint32_t index, bool text)
@@ -341,7 +320,13 @@ static bool put_captured(struct pb_writer *out, const struct pb_call *call, cons
 	case PB_ARG_REMAINING:
 		return put_remaining(out, call, index);
 	case PB_ARG_SIGSET_SIZE:
-		return put_sigset_size(out, call, index);
+	case PB_ARG_HANDLE:
+	case PB_ARG_MSGBUF:
+	case PB_ARG_CLONE_ARGS:
+		return pb_put_parts(out, call, argument, index);
+	case PB_ARG_BITS_NONE:
+		pb_put(out, "[]");
+		return true;
 	case PB_ARG_OPTION:
 	case PB_ARG_OPTION_TEXT:
 		return put_option(out, call, index, argument->kind == PB_ARG_OPTION_TEXT);

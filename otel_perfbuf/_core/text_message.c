@@ -118,7 +118,7 @@ bool pb_put_iovec(struct pb_writer *out, const struct pb_call *call, uint32_t in
 	return true;
 }
 
-static void put_rights(struct pb_writer *out, const uint8_t *data, uint32_t bytes)
+static void put_rights(struct pb_writer *out, const struct pb_call *call, const uint8_t *data, uint32_t bytes)
 {
 	pb_put_char(out, '[');
 	for (uint32_t i = 0; i < bytes / 4; i++) {
@@ -129,14 +129,16 @@ static void put_rights(struct pb_writer *out, const uint8_t *data, uint32_t byte
 			break;
 		}
 		pb_put_signed(out, (int32_t)word(data + 4 * i, 4));
+		pb_put_fd_name(out, call, (int32_t)word(data + 4 * i, 4));
 	}
 	pb_put_char(out, ']');
 }
 
-static void put_control_data(struct pb_writer *out, uint32_t level, uint32_t type, const uint8_t *data, uint32_t bytes)
+static void put_control_data(struct pb_writer *out, const struct pb_call *call, uint32_t level, uint32_t type,
+                             const uint8_t *data, uint32_t bytes)
 {
 	if (level == SOL_SOCKET_VALUE && type == SCM_RIGHTS_VALUE && bytes >= 4) {
-		put_rights(out, data, bytes);
+		put_rights(out, call, data, bytes);
 	} else if (level == SOL_SOCKET_VALUE && type == SCM_CREDENTIALS_VALUE && bytes >= 12) {
 		pb_put(out, "{pid=");
 		pb_put_signed(out, (int32_t)word(data, 4));
@@ -188,7 +190,7 @@ static void put_control(struct pb_writer *out, const struct pb_call *call, const
 			size = whole - at;
 		if (size > CONTROL_HEAD_BYTES && size <= view->head.bytes - at) {
 			pb_put(out, ", cmsg_data=");
-			put_control_data(out, level, type, view->data + at + CONTROL_HEAD_BYTES,
+			put_control_data(out, call, level, type, view->data + at + CONTROL_HEAD_BYTES,
 			                 (uint32_t)size - CONTROL_HEAD_BYTES);
 		}
 		pb_put_char(out, '}');

@@ -163,22 +163,43 @@ static void put_file_mode(struct pb_writer *out, uint64_t value)
 		[1] = "S_IFIFO", [2] = "S_IFCHR",  [4] = "S_IFDIR",   [6] = "S_IFBLK",
 		[8] = "S_IFREG", [10] = "S_IFLNK", [12] = "S_IFSOCK",
 	};
+	static const char *const names[] = { "S_ISUID", "S_ISGID", "S_ISVTX" };
+	static const uint32_t bits[] = { 04000, 02000, 01000 };
 	const char *type = types[value >> 12 & 15];
 
+	bool any = type != NULL;
+
 	value &= 0xffff;
-	if (!type) {
+	if (!type && value >> 12) {
 		pb_put_octal(out, value);
 		return;
 	}
-	pb_put(out, type);
-	if (value & 04000)
-		pb_put(out, "|S_ISUID");
-	if (value & 02000)
-		pb_put(out, "|S_ISGID");
-	if (value & 01000)
-		pb_put(out, "|S_ISVTX");
-	pb_put_char(out, '|');
+	if (type)
+		pb_put(out, type);
+	for (uint32_t i = 0; i < 3; i++) {
+		if (!(value & bits[i]))
+			continue;
+		if (any)
+			pb_put_char(out, '|');
+		any = true;
+		pb_put(out, names[i]);
+	}
+	if (any)
+		pb_put_char(out, '|');
 	pb_put_octal(out, value & 0777);
+}
+
+static void put_enum_number(struct pb_writer *out, const struct pb_table *table, uint64_t value, bool hex)
+{
+	const char *name = pb_name_find(table->rows, table->count, hex ? value : (uint32_t)value);
+
+	if (hex)
+		pb_put_hex(out, value);
+	else
+		pb_put_signed(out, (int32_t)value);
+	pb_put(out, " /* ");
+	pb_put(out, name ? name : table->unknown ? table->unknown : "???");
+	pb_put(out, " */");
 }
 
 static void put_limit(struct pb_writer *out, uint64_t value)
@@ -309,6 +330,10 @@ bool pb_put_scalar(struct pb_writer *out, const struct pb_plan *plan, uint8_t ki
 		return true;
 	case PB_ARG_CLONE_FLAGS:
 		put_clone_flags(out, plan, value, table);
+		return true;
+	case PB_ARG_ENUM_NUMBER:
+	case PB_ARG_ENUM_HEX:
+		put_enum_number(out, pb_plan_table(plan, table), value, kind == PB_ARG_ENUM_HEX);
 		return true;
 	case PB_ARG_LIMIT:
 		put_limit(out, value);

@@ -6,7 +6,7 @@
  */
 #include "text.h"
 
-enum { FAMILY_UNIX = 1, FAMILY_INET = 2, FAMILY_INET6 = 10, FAMILY_NETLINK = 16 };
+enum { FAMILY_UNIX = 1, FAMILY_INET = 2, FAMILY_INET6 = 10, FAMILY_NETLINK = 16, FAMILY_VSOCK = 40 };
 
 static uint16_t big16(const uint8_t *bytes)
 {
@@ -142,6 +142,24 @@ static void put_netlink(struct pb_writer *out, const uint8_t *bytes)
 	pb_put_hex_wide(out, groups, groups ? 6 : 8);
 }
 
+static void put_vsock(struct pb_writer *out, const uint8_t *bytes)
+{
+	static const char *const names[] = { "VMADDR_CID_HYPERVISOR", "VMADDR_CID_LOCAL", "VMADDR_CID_HOST" };
+	uint32_t cid = host32(bytes + 8);
+
+	pb_put(out, ", svm_cid=");
+	if (cid < 3)
+		pb_put(out, names[cid]);
+	else if (cid == UINT32_MAX)
+		pb_put(out, "VMADDR_CID_ANY");
+	else
+		pb_put_hex(out, cid);
+	pb_put(out, ", svm_port=");
+	pb_put_hex(out, host32(bytes + 4));
+	pb_put(out, ", svm_flags=");
+	pb_put_hex(out, bytes[12]);
+}
+
 /* `captured` bytes are here, the address has `length` of them; both >= 2. */
 void pb_put_sockaddr(struct pb_writer *out, const struct pb_plan *plan, const uint8_t *bytes, uint32_t captured,
                      uint32_t length)
@@ -161,6 +179,8 @@ void pb_put_sockaddr(struct pb_writer *out, const struct pb_plan *plan, const ui
 			put_inet6(out, bytes, captured);
 		} else if (family == FAMILY_NETLINK && captured >= 12) {
 			put_netlink(out, bytes);
+		} else if (family == FAMILY_VSOCK && captured >= 16) {
+			put_vsock(out, bytes);
 		} else {
 			pb_put(out, ", sa_data=");
 			pb_put_quoted(out, bytes + 2, captured - 2, captured < length);

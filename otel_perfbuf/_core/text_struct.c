@@ -48,20 +48,31 @@ static void put_negative_errno(struct pb_writer *out, const struct pb_plan *plan
 	pb_put(out, name);
 }
 
-static void put_fields(struct pb_writer *out, const struct pb_plan *plan, const struct pb_struct *layout,
+static void put_skid(struct pb_writer *out, uint64_t value)
+{
+	static const char *const texts[] = { "arbitrary skid", "constant skid", "requested to have 0 skid",
+		                             "must have 0 skid" };
+
+	pb_put_unsigned(out, value);
+	pb_put(out, " /* ");
+	pb_put(out, texts[value & 3]);
+	pb_put(out, " */");
+}
+
+static void put_fields(struct pb_writer *out, const struct pb_call *call, const struct pb_struct *layout,
                        const uint8_t *bytes, uint32_t captured, uint32_t depth);
 
 /* One value of a field, at its place. */
-static void put_value(struct pb_writer *out, const struct pb_plan *plan, const struct pb_field *field,
+static void put_value(struct pb_writer *out, const struct pb_call *call, const struct pb_field *field,
                       const uint8_t *bytes, uint32_t depth)
 {
 	uint64_t value;
 
 	switch (field->kind) {
 	case PB_ARG_STRUCT:
-		if (field->table < plan->struct_count && depth < NESTED_MOST)
-			put_fields(out, plan, &plan->structs[field->table], bytes, plan->structs[field->table].bytes,
-			           depth + 1);
+		if (field->table < call->plan->struct_count && depth < NESTED_MOST)
+			put_fields(out, call, &call->plan->structs[field->table], bytes,
+			           call->plan->structs[field->table].bytes, depth + 1);
 		return;
 	case PB_ARG_TEXT:
 		put_text_field(out, bytes, field->bytes);
@@ -71,7 +82,7 @@ static void put_value(struct pb_writer *out, const struct pb_plan *plan, const s
 		return;
 	case PB_ARG_DATE:
 	case PB_ARG_DATE_USEC:
-		pb_put_date(out, plan, bytes, field->kind == PB_ARG_DATE_USEC);
+		pb_put_date(out, call->plan, bytes, field->kind == PB_ARG_DATE_USEC);
 		return;
 	case PB_ARG_DATE_SECONDS:
 		value = load_field(bytes, field);
@@ -88,10 +99,10 @@ static void put_value(struct pb_writer *out, const struct pb_plan *plan, const s
 	case PB_ARG_TTY_FLAGS:
 		value = load_field(bytes, field);
 		if (value)
-			pb_put_flags(out, pb_plan_table(plan, field->table), value);
+			pb_put_flags(out, pb_plan_table(call->plan, field->table), value);
 		return;
 	case PB_ARG_NEGATIVE_ERRNO:
-		put_negative_errno(out, plan, (int32_t)load_field(bytes, field));
+		put_negative_errno(out, call->plan, (int32_t)load_field(bytes, field));
 		return;
 	case PB_ARG_INET:
 	case PB_ARG_INET6:
@@ -105,8 +116,15 @@ static void put_value(struct pb_writer *out, const struct pb_plan *plan, const s
 		pb_put(out, "0x");
 		pb_put_hex_wide(out, value, 2u * field->bytes);
 	} else if (field->kind == PB_ARG_SIGSET) {
-		pb_put_sigset(out, plan, value);
-	} else if (!pb_put_scalar(out, plan, field->kind, value, field->table)) {
+		pb_put_sigset(out, call->plan, value);
+	} else if (field->kind == PB_ARG_FD) {
+		pb_put_signed(out, (int32_t)value);
+		pb_put_fd_name(out, call, (int32_t)value);
+	} else if (field->kind == PB_ARG_ONE) {
+		pb_put_char(out, '1');
+	} else if (field->kind == PB_ARG_SKID) {
+		put_skid(out, value >> 7 & 3);
+	} else if (!pb_put_scalar(out, call->plan, field->kind, value, field->table)) {
 		pb_put_address(out, value);
 	}
 }
@@ -140,7 +158,7 @@ static bool is_shown(const struct pb_field *field, const uint8_t *bytes, uint32_
 	return ((word & field->if_mask) == field->if_value) != field->if_not;
 }
 
-static void put_field(struct pb_writer *out, const struct pb_plan *plan, const struct pb_field *field,
+static void put_field(struct pb_writer *out, const struct pb_call *call, const struct pb_field *field,
                       const uint8_t *bytes, uint32_t size, uint32_t depth)
 {
 	if (field->name && field->kind != PB_ARG_INET6) {
@@ -148,20 +166,20 @@ static void put_field(struct pb_writer *out, const struct pb_plan *plan, const s
 		pb_put_char(out, '=');
 	}
 	if (field->count <= 1) {
-		put_value(out, plan, field, bytes, depth);
+		put_value(out, call, field, bytes, depth);
 		return;
 	}
 	pb_put_char(out, '[');
 	for (uint32_t i = 0; i < field->count; i++) {
 		if (i)
 			pb_put(out, ", ");
-		put_value(out, plan, field, bytes + (size_t)i * size, depth);
+		put_value(out, call, field, bytes + (size_t)i * size, depth);
 	}
 	pb_put_char(out, ']');
 }
 
 /* `captured` bytes are here; a field that does not lie in them is left out. */
-static void put_fields(struct pb_writer *out, const struct pb_plan *plan, const struct pb_struct *layout,
+static void put_fields(struct pb_writer *out, const struct pb_call *call, const struct pb_struct *layout,
                        const uint8_t *bytes, uint32_t captured, uint32_t depth)
 {
 	bool first = true;
@@ -170,7 +188,7 @@ static void put_fields(struct pb_writer *out, const struct pb_plan *plan, const 
 		pb_put_char(out, '{');
 	for (uint32_t i = 0; i < layout->count; i++) {
 		const struct pb_field *field = &layout->fields[i];
-		uint32_t size = value_bytes(plan, field);
+		uint32_t size = value_bytes(call->plan, field);
 		uint64_t end = field->offset + (uint64_t)size * (field->count ? field->count : 1);
 
 		if (size == UINT32_MAX || end > captured || !is_shown(field, bytes, captured))
@@ -178,7 +196,7 @@ static void put_fields(struct pb_writer *out, const struct pb_plan *plan, const 
 		if (!first)
 			pb_put(out, ", ");
 		first = false;
-		put_field(out, plan, field, bytes + field->offset, size, depth);
+		put_field(out, call, field, bytes + field->offset, size, depth);
 	}
 	if (layout->more)
 		pb_put(out, first ? "..." : ", ...");
@@ -208,7 +226,7 @@ void pb_put_tail(struct pb_writer *out, const uint8_t *bytes, const struct pb_st
 	pb_put_quoted_hex(out, bytes + layout->bytes, captured - layout->bytes);
 }
 
-static void put_elements(struct pb_writer *out, const struct pb_plan *plan, const struct pb_struct *layout,
+static void put_elements(struct pb_writer *out, const struct pb_call *call, const struct pb_struct *layout,
                          const struct pb_capture_view *view, uint64_t address)
 {
 	uint32_t count = view->head.bytes / layout->bytes;
@@ -220,7 +238,7 @@ static void put_elements(struct pb_writer *out, const struct pb_plan *plan, cons
 	for (uint32_t i = 0; i < shown; i++) {
 		if (i)
 			pb_put(out, ", ");
-		put_fields(out, plan, layout, view->data + (size_t)i * layout->bytes, layout->bytes, 0);
+		put_fields(out, call, layout, view->data + (size_t)i * layout->bytes, layout->bytes, 0);
 	}
 	if (shown < wanted) {
 		pb_put(out, shown ? ", ..." : "...");
@@ -233,24 +251,24 @@ static void put_elements(struct pb_writer *out, const struct pb_plan *plan, cons
 	pb_put_char(out, ']');
 }
 
-bool pb_put_struct(struct pb_writer *out, const struct pb_plan *plan, uint32_t index,
+bool pb_put_struct(struct pb_writer *out, const struct pb_call *call, uint32_t index,
                    const struct pb_capture_view *view, uint64_t address)
 {
 	const struct pb_struct *layout;
 	uint32_t least;
 
-	if (index >= plan->struct_count)
+	if (index >= call->plan->struct_count)
 		return false;
-	layout = &plan->structs[index];
+	layout = &call->plan->structs[index];
 	least = layout->array ? 0 : layout->least ? layout->least : layout->bytes;
 	if (!layout->bytes || view->head.bytes < least)
 		return false;
 	if (!layout->array)
-		put_fields(out, plan, layout, view->data, view->head.bytes, 0);
+		put_fields(out, call, layout, view->data, view->head.bytes, 0);
 	else if (view->head.extent && view->head.bytes < layout->bytes)
 		return false;
 	else
-		put_elements(out, plan, layout, view, address);
+		put_elements(out, call, layout, view, address);
 	return true;
 }
 

@@ -101,7 +101,7 @@ def _rules(rules: Any, row: Any, call: OpenCall) -> Iterator[Any]:
 
 def _capture(rule: Any, call: OpenCall, memory: int) -> bytes | None:
     """One input argument as a struct pb_capture with its data, or None for what the call itself writes."""
-    address = call.arguments[rule.argument]
+    address = call.arguments[rule.argument] + (0 if rule.behind else int(rule.offset))
     if rule.kind == lib.PB_CAPTURE_STRING:
         wanted = int(rule.max_bytes)
     elif rule.kind in (lib.PB_CAPTURE_BUFFER, lib.PB_CAPTURE_SOCKADDR, lib.PB_CAPTURE_STRUCT):

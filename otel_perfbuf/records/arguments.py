@@ -141,6 +141,9 @@ _RULES: tuple[tuple[str, str, str], ...] = (
 )
 _COMPILED = tuple((re.compile(type_), re.compile(name), kind) for type_, name, kind in _RULES)
 
+# Not an argument to the kernel, but what it reads from the thread's stack.
+_PSEUDO = {"rt_sigreturn": (Parameter("sigset_t *", "mask"),)}
+
 _ARGUMENT = re.compile(
     r"(?:(?P<prefix>\w+)=)?(?P<kind>[a-z_0-9]+)(?::(?P<table>\w+))?(?P<change>!)?(?:\{(?P<capture>[^}]*)\})?(?:\?(?P<shown>\d)&(?P<bits>[\w|]+))?"
 )
@@ -294,7 +297,8 @@ def load_decodings(
     rows = _rows(machine)
     found = {}
     for number, syscall in syscalls.items():
-        base = Decoding(syscall, tuple(argument_by_rules(parameter) for parameter in syscall.parameters))
+        parameters = _PSEUDO.get(syscall.name, syscall.parameters)
+        base = Decoding(syscall, tuple(argument_by_rules(parameter) for parameter in parameters))
         own, *others = rows.get(syscall.name, [["", ""]])
         arguments = reader.arguments(own[0], base.arguments, whole=True)
         base = _result(own[1], replace(base, arguments=arguments))

@@ -29,6 +29,7 @@ _ENTRIES = 512  # plan.syscalls[] by number, as the BPF side's PB_SYSCALLS
 
 # Kinds that differ in what is captured only.
 _KINDS = {
+    "enum_number_hex": "enum_hex",
     "iovec_read": "iovec",
     "iovec_write": "iovec",
     "message_send": "message",
@@ -121,7 +122,8 @@ class Plan:
         plan = self.pointer
         plan.structs = self._new("struct pb_struct[]", len(structs))
         plan.struct_count = len(structs)
-        plan.timespec, plan.timeval = self._struct_numbers["timespec"], self._struct_numbers["timeval"]
+        for name in ("timespec", "timeval", "clone_args"):
+            setattr(plan, name, self._struct_numbers[name])
         for row, layout in zip(plan.structs[0 : len(structs)], structs.values(), strict=True):
             row.fields, row.count = self._new("struct pb_field[]", max(1, len(layout.fields))), len(layout.fields)
             row.bytes, row.array, row.more, row.tail = layout.bytes, layout.array, layout.more, layout.tail

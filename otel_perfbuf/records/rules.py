@@ -58,11 +58,16 @@ _CAPTURE_KINDS = {
     "remaining": "STRUCT",
     "option": "BUFFER",
     "option_text": "BUFFER",
+    "handle": "STRUCT",
+    "msgbuf": "STRUCT",
+    "clone_args": "STRUCT",
     "entries": "ENTRIES",
     "fdset": "BUFFER",
     "cpuset": "BUFFER",
     "bits": "BUFFER",
 }
+# x86-64: the frame's struct ucontext is on top; arm64: behind a siginfo.
+_MASK_OFFSETS = {"x86_64": 296, "aarch64": 128 + 40}
 _BYTES = frozenset({"WORD", "STRUCT", "BUFFER"})  # memory of some length: the same to the engine
 _WHEN = {"exit": "AT_EXIT", "enter": "AT_ENTER", "both": "AT_BOTH", "success": "AT_SUCCESS"}
 # Not content but a name: captured whatever `buffers` says.
@@ -71,7 +76,10 @@ _NAMES = frozenset({"readlink", "readlinkat", "sethostname", "setdomainname"})
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One struct pb_capture_rule; ``conditions`` are (argument, mask, value)."""
+    """One struct pb_capture_rule; ``conditions`` are (argument, mask, value).
+
+    ``behind``: not the argument's memory, but that of the pointer at this place in it; else ``offset`` into it.
+    """
 
     kind: str
     argument: int
@@ -82,6 +90,7 @@ class _Rule:
     scale: int = 1
     part: int = 0
     behind: int | None = None
+    offset: int = 0
     conditions: tuple[tuple[int, int, int], ...] = ()
 
 
@@ -90,6 +99,7 @@ class _Limits:
     string_bytes: int
     path_bytes: int
     buffers: Buffers
+    mask_offset: int  # of uc_sigmask in what the stack has at rt_sigreturn
 
 
 def _max_bytes(kind: str, argument: Argument, capture: Capture, limits: _Limits, *, name: bool) -> int:
@@ -126,6 +136,16 @@ def _further(index: int, argument: Argument, capture: Capture, limits: _Limits) 
     if kind in ("iovec_read", "iovec_write") and content:
         when = "success" if kind == "iovec_read" else "exit"
         return [_Rule("VECTOR", index, when, capture.length_from, capture.length, limits.string_bytes, 1, 1)]
+    if kind == "handle":
+        moments = ("exit",) if capture.when == "exit" else ("success",)
+        return [_Rule("BUFFER", index, when, "field4", 0, 128, 1, 1, offset=8) for when in moments]
+    if kind == "msgbuf" and content:
+        return [_Rule("BUFFER", index, "exit", "argument", 2, limits.string_bytes, 1, 1, offset=8)]
+    if kind == "clone_args":
+        return [
+            _Rule("WORD", index, "success", "fixed", 4, 4, 1, 1, 24),
+            _Rule("WORD", index, "success", "fixed", 4, 4, 1, 2, 8),
+        ]
     if kind == "sigset_size":
         return [_Rule("STRUCT", index, "exit", "fixed", 8, 8, 1, 1, 0)]
     if kind in ("message_send", "message_receive"):
@@ -147,6 +167,8 @@ def _of_argument(index: int, argument: Argument, name: str, limits: _Limits) -> 
     if kind == "WORD":
         length = most
     own = _Rule(kind, index, capture.when, capture.length_from, length, most, capture.scale)
+    if name == "rt_sigreturn":
+        own = replace(own, offset=limits.mask_offset)
     return [own, *_further(index, argument, capture, limits)]
 
 
@@ -178,7 +200,7 @@ def _fill(row: Any, rule: _Rule) -> None:
     row.length_from = getattr(lib, f"PB_LENGTH_{rule.length_from.upper()}")
     row.length, row.max_bytes, row.part = rule.length, rule.max_bytes, rule.part
     row.scale = rule.scale if rule.scale > 1 else 0
-    row.behind, row.offset = (0, 0) if rule.behind is None else (1, rule.behind)
+    row.behind, row.offset = (0, rule.offset) if rule.behind is None else (1, rule.behind)
     for index, (argument, mask, value) in enumerate(rule.conditions):
         row.if_argument[index], row.if_mask[index], row.if_value[index] = argument, mask, value
 
@@ -193,6 +215,7 @@ def _fill_all(rules: Any, decodings: dict[int, Decoding], limits: _Limits) -> No
         row.arguments = len(decoding.arguments)
         row.flags |= lib.PB_SYSCALL_NO_RETURN if decoding.noreturn else 0
         row.flags |= lib.PB_SYSCALL_EXEC if decoding.exec else 0
+        row.flags |= lib.PB_SYSCALL_STACK if decoding.syscall.name == "rt_sigreturn" else 0
         row.first, row.count = used, len(found)
         for rule in found:
             _fill(rules.captures[used], rule)
@@ -231,7 +254,7 @@ def syscall_rules(
     watched = watched_syscalls(by_name, recorded, error_syscalls, slow_syscalls)
     rules = ffi.new("struct pb_rules *")
     known = {number: decoding for number, decoding in decodings.items() if number < lib.PB_SYSCALLS}
-    _fill_all(rules, known, _Limits(max_string_bytes, max_path_bytes, buffers))
+    _fill_all(rules, known, _Limits(max_string_bytes, max_path_bytes, buffers, _MASK_OFFSETS[name]))
     for number in range(lib.PB_SYSCALLS):
         row, decoding = rules.syscalls[number], known.get(number)
         if decoding is None:

@@ -4,6 +4,7 @@
     NAME    bytes    options    FIELD ...
     FIELD:      [NAME=]KIND[:TABLE]@OFFSET[.BYTES][*COUNT][?[!]OTHER&MASK=VALUE]
     OTHER:      an earlier field, or OFFSET.BYTES
+                bitN: shown as 1 when that bit of the byte is set
     options:    array, more (ends in ", ..."), tail (unknown bytes behind it in hex; tail2: as "..."), bare (no braces),
                 least=BYTES (fewer are shown as an address), most=ELEMENTS
 
@@ -74,6 +75,9 @@ def _field(text: str, before: Mapping[str, Field], tables: Mapping[str, Table]) 
     if found is None:
         raise ValueError(f"structs.tsv: no field: {text!r}")
     kind, table = found["kind"], found["table"]
+    if bit := re.fullmatch(r"bit([0-7])", kind):
+        offset, mask = int(found["offset"]), 1 << int(bit[1])
+        return Field(found["name"], "one", offset, 1, shown=Shown(offset, 1, mask, mask, negated=False))
     if table and kind != "struct" and table not in tables:
         raise ValueError(f"structs.tsv: no table {table!r}: {text!r}")
     size = int(found["bytes"] or _BYTES.get(kind, 8))

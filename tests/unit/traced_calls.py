@@ -113,10 +113,10 @@ class _Child:
 
     def capture(self, rule: list[Any], args: list[int], result: int) -> list[Any] | None:
         """One capture as the BPF program makes it."""
-        kind, argument, when, _, _, most, scale, part, behind, _ = rule
+        kind, argument, when, _, _, most, scale, part, behind, _, offset = rule
         address = args[argument]
-        if behind is not None and address:
-            address = self.word(address + behind, 8)
+        if address:
+            address = address + offset if behind is None else self.word(address + behind, 8)
         if address == 0:
             return None
         if kind in ("STRINGS", "COUNT"):

@@ -51,6 +51,7 @@ def rules() -> dict[str, list[list[Any]]]:
                 row.part,
                 row.offset if row.behind else None,
                 [list(one) for one in zip(row.if_argument, row.if_mask, row.if_value, strict=True)],
+                0 if row.behind else row.offset,
             ]
             for row in rows
         ]

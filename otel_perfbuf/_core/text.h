@@ -168,6 +168,8 @@ void pb_put_result_name(struct pb_writer *out, const struct pb_call *call);
 
 /* text_redact.c: the captures as they may be shown. */
 void pb_call_redact(struct pb_call *call);
+/* A buffer of another part of a call, where it is shown; it counts as the call's. True: it was changed. */
+bool pb_bytes_redact(const struct pb_call *call, const uint8_t **data, uint32_t *bytes);
 bool pb_view_redact(const struct pb_plan *plan, struct pb_capture_view *view, uint8_t *space, uint32_t capacity);
 
 /* text.c */

@@ -58,8 +58,12 @@ static bool next_buffer(const struct pb_capture_view *view, uint32_t *at, const 
 static void put_buffer(struct pb_writer *out, const struct pb_call *call, const uint8_t *data, uint32_t captured,
                        uint64_t whole)
 {
-	uint32_t most = call->plan->string_bytes, shown = captured < most ? captured : most;
+	bool cut = whole > captured;
+	uint32_t most = call->plan->string_bytes, shown;
 
+	if (pb_bytes_redact(call, &data, &captured))
+		whole = cut ? UINT64_MAX : captured;
+	shown = captured < most ? captured : most;
 	pb_put_quoted(out, data, shown, whole > shown);
 }
 

@@ -88,8 +88,12 @@ static bool put_msgbuf(struct pb_writer *out, const struct pb_call *call, uint32
 	pb_put_signed(out, (int64_t)word(view->data, 8));
 	pb_put(out, ", mtext=");
 	if (pb_find_part(call, index, 1, &text) && !(text.head.flags & PB_CAPTURE_ENDS)) {
-		shown = text.head.bytes < most ? text.head.bytes : most;
-		pb_put_quoted(out, text.data, shown, text.head.extent > shown);
+		uint32_t bytes = text.head.bytes;
+		bool cut = text.head.extent > bytes;
+
+		pb_bytes_redact(call, &text.data, &bytes);
+		shown = bytes < most ? bytes : most;
+		pb_put_quoted(out, text.data, shown, cut || bytes > shown);
 	} else {
 		pb_put_address(out, call->syscall.args[index] + 8);
 	}

@@ -43,3 +43,19 @@ void pb_call_redact(struct pb_call *call)
 		redact(call, &call->exit[i]);
 	}
 }
+
+bool pb_bytes_redact(const struct pb_call *call, const uint8_t **data, uint32_t *bytes)
+{
+	struct pb_call *own = (struct pb_call *)call; /* what is counted and its space are the call's alone */
+	uint8_t *space = own->redacted + own->redacted_bytes;
+	uint32_t written = 0;
+
+	if (!call->plan->redaction || !*bytes ||
+	    !pb_redact(call->plan->redaction, *data, *bytes, space, PB_REDACTED_BYTES - own->redacted_bytes, &written))
+		return false;
+	own->redactions++;
+	own->redacted_bytes += written;
+	*data = space;
+	*bytes = written;
+	return true;
+}

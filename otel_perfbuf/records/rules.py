@@ -47,13 +47,13 @@ _CAPTURE_KINDS = {
     "struct": "STRUCT",
     "buffer": "BUFFER",
     "buffer_hex": "BUFFER",
-    "iovec": "BUFFER",
-    "iovec_read": "BUFFER",
-    "iovec_write": "BUFFER",
+    "iovec": "STRUCT",
+    "iovec_read": "STRUCT",
+    "iovec_write": "STRUCT",
     "message_send": "STRUCT",
     "message_receive": "STRUCT",
-    "messages_send": "BUFFER",
-    "messages_receive": "BUFFER",
+    "messages_send": "STRUCT",
+    "messages_receive": "STRUCT",
     "sigset_size": "STRUCT",
     "remaining": "STRUCT",
     "option": "BUFFER",
@@ -62,13 +62,13 @@ _CAPTURE_KINDS = {
     "msgbuf": "STRUCT",
     "clone_args": "STRUCT",
     "entries": "ENTRIES",
-    "fdset": "BUFFER",
-    "cpuset": "BUFFER",
-    "bits": "BUFFER",
+    "fdset": "STRUCT",
+    "cpuset": "STRUCT",
+    "bits": "STRUCT",
 }
 # x86-64: the frame's struct ucontext is on top; arm64: behind a siginfo.
 _MASK_OFFSETS = {"x86_64": 296, "aarch64": 128 + 40}
-_BYTES = frozenset({"WORD", "STRUCT", "BUFFER"})  # memory of some length: the same to the engine
+_BYTES = frozenset({"WORD", "STRUCT", "BUFFER"})  # memory of some length; a BUFFER is content: patterns may redact it
 _WHEN = {"exit": "AT_EXIT", "enter": "AT_ENTER", "both": "AT_BOTH", "success": "AT_SUCCESS"}
 # Not content but a name: captured whatever `buffers` says.
 _NAMES = frozenset({"readlink", "readlinkat", "sethostname", "setdomainname"})
@@ -122,8 +122,8 @@ def _message_rules(index: int, when: str, first: int, at: int, limits: _Limits) 
     """What the pointers of a struct msghdr at offset ``at`` of the argument's memory name (parts: text_message.c)."""
     rules = [
         _Rule("SOCKADDR", index, when, "field4", at + 8, _SOCKADDR_BYTES, 1, first + 1, at),
-        _Rule("BUFFER", index, when, "field8", at + 24, 16 * 16, 16, first + 2, at + 16),
-        _Rule("BUFFER", index, when, "field8", at + 40, _SIZED_BYTES, 1, first + 4, at + 32),
+        _Rule("STRUCT", index, when, "field8", at + 24, 16 * 16, 16, first + 2, at + 16),
+        _Rule("STRUCT", index, when, "field8", at + 40, _SIZED_BYTES, 1, first + 4, at + 32),
     ]
     if limits.buffers == "content":
         rules.append(_Rule("VECTOR", index, when, "field8", at + 24, limits.string_bytes, 1, first + 3, at + 16))
@@ -138,7 +138,7 @@ def _further(index: int, argument: Argument, capture: Capture, limits: _Limits) 
         return [_Rule("VECTOR", index, when, capture.length_from, capture.length, limits.string_bytes, 1, 1)]
     if kind == "handle":
         moments = ("exit",) if capture.when == "exit" else ("success",)
-        return [_Rule("BUFFER", index, when, "field4", 0, 128, 1, 1, offset=8) for when in moments]
+        return [_Rule("STRUCT", index, when, "field4", 0, 128, 1, 1, offset=8) for when in moments]
     if kind == "msgbuf" and content:
         return [_Rule("BUFFER", index, "exit", "argument", 2, limits.string_bytes, 1, 1, offset=8)]
     if kind == "clone_args":

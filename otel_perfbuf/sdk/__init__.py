@@ -9,6 +9,12 @@ Source: CONTRACT sections 5 and 6.
 """
 
 from otel_perfbuf.sdk.logs import FlightRecorderLogRecordProcessor
+from otel_perfbuf.sdk.reports import FlightRecorderHandler, report_uncaught
 from otel_perfbuf.sdk.spans import FlightRecorderSpanProcessor
 
-__all__ = ["FlightRecorderLogRecordProcessor", "FlightRecorderSpanProcessor"]
+__all__ = [
+    "FlightRecorderHandler",
+    "FlightRecorderLogRecordProcessor",
+    "FlightRecorderSpanProcessor",
+    "report_uncaught",
+]

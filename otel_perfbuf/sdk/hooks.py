@@ -26,13 +26,9 @@ from opentelemetry.context.contextvars_context import ContextVarsRuntimeContext
 from otel_perfbuf.sdk.publish import Publisher
 from otel_perfbuf.sdk.spanmap import Registration
 
-__all__ = ["PerfbufRuntimeContext", "install"]
+__all__ = ["install"]
 
 _ANSWER_WAIT_S = 0.05  # once, when the first processor is made, and only where an agent listens
-
-
-class PerfbufRuntimeContext(ContextVarsRuntimeContext):
-    """`OTEL_PYTHON_CONTEXT=perfbuf_context`: the default context, ready for the hooks that a processor puts in."""
 
 
 def install(path: str) -> Publisher | None:
@@ -87,8 +83,7 @@ def _hook_loops(publisher: Publisher) -> None:
         state = publisher.state()
         loop, depth = state.loop, state.depth
         if eager_is_possible and _runs_eagerly(handle._loop):
-            state.loop, before = None, state.ids
-            publisher.write(state, None)
+            state.loop, before = None, publisher.enter_empty(state)
         else:
             state.loop = handle._loop
             before = publisher.enter(state, handle._context)
@@ -102,11 +97,13 @@ def _hook_loops(publisher: Publisher) -> None:
     _put(asyncio.events.Handle, "_run", run)
 
 
-def _in_frame(publisher: Publisher, context: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls the function as a frame of its own. ``context``: an empty one publishes nothing at first."""
+def _in_frame(publisher: Publisher, current: bool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls the function as a frame of its own. ``current``: the context's span is published from the start; else
+    nothing is until a span is attached, since the function may be any context's `run`.
+    """
     state = publisher.state()
     loop, state.loop = state.loop, None
-    before = publisher.enter(state, context)
+    before = publisher.enter(state, None) if current else publisher.enter_empty(state)
     state.depth += 1
     try:
         return function(*args, **kwargs)
@@ -123,14 +120,14 @@ def _hook_pools(publisher: Publisher) -> None:
 
         @functools.wraps(original)
         def run(work: Any, *args: Any) -> Any:
-            return _in_frame(publisher, None, original, work, *args)
+            return _in_frame(publisher, False, original, work, *args)
 
         _put(item, "run", run)
     to_thread: Any = asyncio.to_thread
 
     @functools.wraps(to_thread)
     async def in_thread(func: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return await to_thread(_in_frame, publisher, None, func, *args, **kwargs)
+        return await to_thread(_in_frame, publisher, True, func, *args, **kwargs)
 
     _put(asyncio, "to_thread", in_thread)
     _put(asyncio.threads, "to_thread", in_thread)
@@ -146,7 +143,6 @@ def _hook_threads(publisher: Publisher) -> None:
         def adopted() -> None:
             del thread.run  # the instance's own, set below
             publisher.adopt()
-            publisher.enter(publisher.state(), None)
             run()
 
         _put(thread, "run", adopted)

@@ -144,8 +144,17 @@ class Publisher:
     def enter(self, state: ThreadState, context: contextvars.Context | None) -> bytes | None:
         """Begins a hooked frame with the span of ``context`` (None: the current one); gives what `leave` puts back."""
         before = state.ids
+        if other_scheduler_on_this_thread():
+            self.write(state, None)
+            return before
         found = self._runtime.get_current() if context is None else context.get(self._variable)
         self.write(state, span_ids(found) if found else None)
+        return before
+
+    def enter_empty(self, state: ThreadState) -> bytes | None:
+        """Begins a hooked frame with no span."""
+        before = state.ids
+        self.write(state, None)
         return before
 
     def leave(self, state: ThreadState, before: bytes | None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact spans, both real sides: a process that registers over the trigger socket, and what the kernel puts to its calls.
+"""Exact spans, both real sides: a process that registers over the trigger socket, and the kernel that stamps its calls.
 
 The oracle is each call's own path, in which the process says which span it had published.
 """

@@ -45,7 +45,7 @@ def registered(registration: Registration, generation: int = 0) -> None:
         time.sleep(0.005)
 
 
-def main_slot(registration: Registration):  # noqa: ANN201
+def main_slot(registration: Registration):
     """The main thread's slot."""
     assert registration.map is not None
     slot = registration.map.claim(threading.get_native_id())

@@ -137,6 +137,8 @@ walk_records(const uint8_t *arena, uint64_t arena_offset, uint64_t bytes, uint64
 		memcpy(&header, record, sizeof(header));
 		size = header.size;
 		if (size < sizeof(header) || size & 7 || (size > bytes - at && !(flags & PB_WALK_CUT))) {
+			/* Nobody writes type 0: such a record is of no known type either. */
+			walk.unknown += header.type == 0;
 			stop(&walk, bytes - at);
 			break;
 		}

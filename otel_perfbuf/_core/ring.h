@@ -63,7 +63,7 @@ struct pb_walk {
 	uint32_t frames;    /* samples and LOST; written to the caller's array unless it is NULL */
 	uint32_t malformed; /* records or places whose bytes disagree with themselves */
 	uint32_t truncated; /* 1: the record at the window's end was cut */
-	uint32_t unknown;   /* whole records of other types: passed over */
+	uint32_t unknown;   /* records of other types, passed over; also where bytes that are no record say type 0 */
 	uint32_t stopped;   /* 1: at bytes that are no record; what lies behind was not walked */
 	uint32_t lost_frames;
 	uint64_t lost;  /* sum over LOST */

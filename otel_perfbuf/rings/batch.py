@@ -166,7 +166,7 @@ class Batch:
 
     @property
     def unknown(self) -> int:
-        """Whole records of other types, passed over."""
+        """Records of other types, passed over; an all-zero header is one, and malformed too: it leads nowhere."""
         return int(self.walk.unknown)
 
     def _indexed(self) -> Arena:

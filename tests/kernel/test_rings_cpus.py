@@ -57,6 +57,18 @@ def cpus(monkeypatch: pytest.MonkeyPatch, program: BpfObject) -> Cpus:
     return played
 
 
+def test_holes_in_the_online_set(program: BpfObject, cpus: Cpus) -> None:
+    """The map's key is the CPU's number, never an index: with the first CPUs missing the last one's ring is written."""
+    cpus.now = (cpus.here,)
+    assert cpus.here > 0
+    with PerfReader(program.maps["events"], per_cpu_bytes=PAGE) as reader:
+        assert reader.cpus == (cpus.here,)
+        send(100, 3)
+        batch = reader.read(0)
+        assert [sample.cpu for sample in batch] == [cpus.here] * 3
+        assert [ring.cpu for ring in batch.rings] == [cpus.here]
+
+
 def test_a_cpu_that_comes_gets_a_ring_and_one_that_comes_back_a_new_one(program: BpfObject, cpus: Cpus) -> None:
     """Forward: nothing is given from a CPU without a ring; what a gone CPU's ring holds is given; no fd is left."""
     fds = len(os.listdir("/proc/self/fd"))

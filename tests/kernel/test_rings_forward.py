@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import signal
@@ -23,6 +24,7 @@ from otel_perfbuf.errors import ConfigError, KernelError, NotOverwritable, Reade
 from otel_perfbuf.rings import Batch, Lost, PerfReader, Sample
 from otel_perfbuf.rings import ring_set as ring_set_module
 from otel_perfbuf.rings._sys import ffi, lib
+from otel_perfbuf.rings.readout import SLICE_BYTES
 
 PAGE = os.sysconf("SC_PAGESIZE")
 
@@ -158,6 +160,19 @@ def test_a_full_ring_loses_exactly_what_did_not_fit(open_reader: Callable[..., P
     assert [item.count for item in batch if isinstance(item, Lost)] == [1]
     assert batch.lost == reader.stats.lost == 1
     assert len(samples(batch)[-1].data) == 12  # 5 bytes, padded (FACTS 8)
+
+
+def test_what_a_batch_has_no_room_for_comes_with_the_next_ones_at_once(open_reader: Callable[..., PerfReader]) -> None:
+    """cilium/ebpf's Remaining: a batch takes so much of each ring; the rest is there without waiting, and counted."""
+    reader = open_reader(1 << 20)
+    send(180, 5000)
+    sizes = []
+    while sum(sizes) < 5000:
+        batch = reader.read()  # no timeout: it would hang where the rest needs a wake-up
+        sizes.append(len(batch))
+        assert reader.stats.samples == sum(sizes)
+    assert sizes == [SLICE_BYTES // 192] * (5000 * 192 // SLICE_BYTES) + [5000 % (SLICE_BYTES // 192)]
+    assert len(reader.read(0)) == 0
 
 
 def test_flush_wakes_a_blocked_read_once(open_reader: Callable[..., PerfReader]) -> None:
@@ -345,16 +360,22 @@ def test_other_maps_and_closed_fds_are_refused(program: BpfObject) -> None:
         PerfReader(987654, per_cpu_bytes=PAGE)
 
 
-def resources() -> tuple[int, int]:
-    """How many fds this process has, and how many perf mappings."""
+def resources() -> tuple[int, int, int, int]:
+    """How many fds this process has, how many of them are BPF maps and programs, and how many perf mappings."""
     with open("/proc/self/maps", encoding="ascii") as maps:
         mappings = sum("perf_event" in line for line in maps)
-    return len(os.listdir("/proc/self/fd")), mappings
+    fds = os.listdir("/proc/self/fd")
+    said = []
+    for fd in fds:
+        with contextlib.suppress(OSError):  # the folder's own fd is gone by now
+            said.append(Path(f"/proc/self/fdinfo/{fd}").read_text())
+    return len(fds), sum("map_id:" in text for text in said), sum("prog_id:" in text for text in said), mappings
 
 
 def test_1000_open_and_close_leave_nothing(program: BpfObject) -> None:
-    """Fds and mappings are as before, in all modes, and with batches that are kept."""
+    """Fds, maps, programs and mappings are as before, in all modes, and with batches that are kept."""
     before = resources()
+    assert min(before[:3]) > 0  # the program's own are there
     kept = []
     for turn in range(1000):
         mode = turn % 3  # forward, overwritable, swap

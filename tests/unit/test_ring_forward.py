@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.rings import Batch, Lost, Sample
 from otel_perfbuf.rings.readout import ForwardReadout
 from otel_perfbuf.testing import U64, RingWriter, padded
@@ -99,6 +101,76 @@ def test_an_unknown_type_in_mid_stream_is_passed_over() -> None:
     batch = readout(writer).drain()
     assert contents(batch) == [b"a", b"b"]
     assert (batch.unknown, batch.malformed) == (1, 0)
+
+
+def test_an_all_zero_header_is_an_unknown_record() -> None:
+    """cilium/ebpf TestReadRecord's case: no sample, counted as unknown; its size 0 leads nowhere, so malformed too."""
+    writer = RingWriter(4096)
+    reader = readout(writer)
+    send(writer, b"before")
+    writer.junk(bytes(8))
+    send(writer, b"behind")
+    batch = reader.drain()
+    assert (contents(batch), batch.unknown, batch.malformed) == ([b"before"], 1, 1)
+    assert writer.tail == writer.head
+    writer.record(0, bytes(16))
+    send(writer, b"after")
+    batch = reader.drain()
+    assert (contents(batch), batch.unknown, batch.malformed) == ([b"after"], 1, 0)
+
+
+def test_the_pad_is_never_seen_where_the_payload_carries_its_length() -> None:
+    """What lay in the ring before shows in the pad only, behind the payload's own length (FACTS 8)."""
+    writer = RingWriter(256)
+    reader = readout(writer)
+    stale = 0
+    for size in range(60):
+        writer.sample(b"\xee" * 60)
+        reader.drain()
+        assert send(writer, bytes(size))
+        batch = reader.drain()
+        assert contents(batch) == [bytes(size)]
+        stale += b"\xee" in batch.data()[0]
+    assert stale > 0
+
+
+@given(
+    pieces=st.lists(
+        st.one_of(
+            st.integers(1, 6000).map(lambda size: ("sample", size)),
+            st.integers(1, 9).map(lambda count: ("lost", count)),
+            st.integers(0, 40).map(lambda size: ("record", 8 * size)),
+            st.binary(min_size=8, max_size=8).map(lambda header: ("junk", header)),
+        ),
+        max_size=30,
+    ),
+    head=st.sampled_from([0, 8200, U64 - 24]),
+)
+def test_a_drain_chunk_by_chunk_finds_what_one_walk_over_the_whole_finds(pieces: list[Any], head: int) -> None:
+    """Records are counted 8 KiB at a time while they are copied; chunk borders change nothing."""
+    writer = RingWriter(1 << 18, head=head)
+    reader = readout(writer)
+    for kind, what in pieces:
+        if kind == "lost":
+            writer.lose(what)
+        else:
+            getattr(writer, kind)(*{"sample": (bytes(what),), "record": (77, bytes(what)), "junk": (what,)}[kind])
+    window = (writer.head - writer.tail) % U64
+    start = writer.tail % writer.mapped.capacity
+    ring = bytes(ffi.buffer(ffi.cast("uint8_t *", writer.mapped.data), writer.mapped.capacity))
+    plain = (ring + ring)[start : start + window]
+    walk, frames = ffi.new("struct pb_walk *"), ffi.new("struct pb_frame[]", window // 16 + 1)
+    memory = ffi.from_buffer("uint8_t[]", plain or bytes(8))
+    assert lib.pb_ring_walk(memory, 0, window, writer.sample_type, 0, 0, frames, len(frames), walk) == lib.PB_OK
+    batch = reader.drain()
+    assert bytes(ffi.buffer(batch.walk)) == bytes(ffi.buffer(walk))
+    assert batch.data() == [
+        plain[frame.offset : frame.offset + frame.bytes] for frame in frames[0 : walk.frames] if frame.type == 9
+    ]
+    assert [item.count for item in batch if isinstance(item, Lost)] == [
+        frame.lost for frame in frames[0 : walk.frames] if frame.type == 2
+    ]
+    assert writer.tail == writer.head
 
 
 @pytest.mark.parametrize(

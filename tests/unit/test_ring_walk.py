@@ -105,6 +105,7 @@ def test_bytes_that_are_no_record_stop_the_walk(bad: bytes, flags: int) -> None:
     found, frames = walk(sample(b"good") + bad + sample(b"behind..")[:16], flags)
     assert len(frames) == 1
     assert (found.malformed, found.stopped, found.truncated) == (1, 1, 0)
+    assert found.unknown == (bad[:4] == bytes(4))  # as cilium/ebpf has it
 
 
 def test_a_record_beyond_the_window_is_malformed_unless_the_end_is_cut() -> None:

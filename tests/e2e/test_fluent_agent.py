@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from agent import Agent, agent_config, running_agent
 from busy import busy_process
 from collector import Collector, attribute, free_ports, running_collector
@@ -19,6 +20,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from test_exporters import by_protobuf, filled
 from test_fluent_export import fluent_collector, of_collector, of_request, ordered
 
+CONFIG = Path(__file__).parents[2] / "config"
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
@@ -142,3 +144,31 @@ def test_fluent_logger_makes_a_dump(tmp_path: Path, collector: Collector, pid: i
     spans = [span for span in collector.spans() if span["name"] == "perfbuf.dump"]
     assert [(span["traceId"], span["parentSpanId"]) for span in spans] == [(TRACE_ID, SPAN_ID)]
     assert status["connectors"]["flight_recorder"]["dumps"]["made"] == 1
+
+
+def test_the_configuration_file_works(tmp_path: Path, pid: int) -> None:
+    """config/fluent/otel-perfbuf-forward.yaml with other paths and ports: an error log becomes a dump in Fluent."""
+    config = yaml.safe_load((CONFIG / "fluent" / "otel-perfbuf-forward.yaml").read_text())
+    port = free_ports(1)[0]
+    config["receivers"]["perf_buffer/syscalls"] |= {"targets": {"comms": ["pbbusy"]}, "per_cpu_bytes": "1MiB"}
+    config["receivers"]["fluent_forward"]["endpoint"] = f"127.0.0.1:{port}"
+    config["connectors"]["flight_recorder"]["triggers"]["socket"]["path"] = str(tmp_path / "trigger.sock")
+    config["extensions"]["control"]["path"] = str(tmp_path / "control.sock")
+    config["extensions"]["file_storage"]["directory"] = str(tmp_path / "spool")
+    place = tmp_path / "fluent"
+    place.mkdir()
+    with fluent_collector(place) as (collector, endpoint):
+        config["exporters"]["fluent_forward"]["endpoint"] = endpoint
+        with running_agent(tmp_path, config) as agent:
+            time.sleep(0.5)
+            logger = sender.FluentSender("app", host="127.0.0.1", port=port)
+            assert logger.emit("web", {"level": "info", "message": "kernel panic: not syncing", "pid": pid})
+            logger.close()
+            wait_sent(agent, 1)
+            assert not list((tmp_path / "spool").glob("*.dump"))
+        collector.stop()
+    records = collector.log_records()
+    headers = [record for record in records if attribute(record, "event_name") == "perfbuf.dump"]
+    assert len(headers) == 1
+    assert "kernel panic" in headers[0]["body"]["stringValue"]
+    assert len(records) > 100

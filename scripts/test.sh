@@ -10,4 +10,4 @@ if [ "$(id -u)" = 0 ]; then
 fi
 .venv/bin/python -m pytest -q -p no:cacheprovider tests/unit "$@"
 exec sudo --preserve-env=PATH,HOME,PYTHONDONTWRITEBYTECODE OTEL_PERFBUF_KERNEL_TESTS=1 \
-	.venv/bin/python -m pytest -q -p no:cacheprovider tests/kernel tests/e2e "$@"
+	.venv/bin/python -m pytest -q -p no:cacheprovider tests/kernel tests/e2e tests/scenarios "$@"

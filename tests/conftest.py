@@ -23,7 +23,7 @@ KERNEL_TESTS = os.environ.pop("OTEL_PERFBUF_KERNEL_TESTS", "") == "1"
 # No test compares absolute times, and a loaded machine takes its own.
 hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.load_profile("house")
-TIMEOUT_S = {"kernel": 120, "e2e": 240}
+TIMEOUT_S = {"kernel": 120, "e2e": 240, "scenarios": 240}
 
 # scripts/asan.sh preloads the sanitizers' libraries for our modules in this process; programs that a test starts are
 # other people's, and an interceptor would judge their calls (prctl with a null name) instead of ours. Tests that start

@@ -79,6 +79,11 @@ class Arrived:
         return headers[0].attributes
 
     @property
+    def header_resource(self) -> dict[str, object]:
+        """The resource of the header: the target process."""
+        return next(record.resource for record in self.records if record.name == "perfbuf.dump")
+
+    @property
     def history(self) -> list[Record]:
         """All records but headers, in the order of their sequence for each thread instance, by time overall."""
         return [record for record in self.records if record.name != "perfbuf.dump"]

@@ -13,7 +13,7 @@ case $1 in
 	test)
 		bpftool=bpftool
 		! grep -qs '^ID=ubuntu' /etc/os-release || bpftool="linux-tools-common linux-tools-generic"
-		packages="$bpftool curl git perl procps shellcheck sqlite3 strace tar util-linux"
+		packages="$bpftool curl git perl procps shellcheck sqlite3 strace systemd tar util-linux"
 		;;
 	# libFuzzer and the sanitizers' run times of the clang that is there; the build set brings clang.
 	fuzz)

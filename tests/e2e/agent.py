@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,14 @@ STOP_S = 15
 class Agent:
     """A running agent; ``log`` holds what it has said on stderr."""
 
-    def __init__(self, directory: Path, config: dict[str, Any], environment: dict[str, str] | None = None) -> None:
-        """``environment`` is added to this process's own."""
+    def __init__(
+        self,
+        directory: Path,
+        config: dict[str, Any],
+        environment: dict[str, str] | None = None,
+        prefix: Sequence[str | Path] = (),
+    ) -> None:
+        """``environment`` is added to this process's own; ``prefix`` is a command that executes the agent."""
         self.directory = directory
         self.trigger = directory / "trigger.sock"
         self.control = directory / "control.sock"
@@ -33,7 +39,7 @@ class Agent:
         self._config.write_text(json.dumps(config), encoding="utf-8")
         self.log = ""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "otel_perfbuf", "run", "--config", self._config],
+            [*prefix, sys.executable, "-m", "otel_perfbuf", "run", "--config", self._config],
             stderr=subprocess.PIPE,
             bufsize=0,
             env={**os.environ, **(environment or {})},
@@ -123,9 +129,9 @@ def agent_config(directory: Path, endpoint: str, comms: list[str], **flight_reco
 
 
 @contextlib.contextmanager
-def running_agent(directory: Path, config: dict[str, Any]) -> Iterator[Agent]:
+def running_agent(directory: Path, config: dict[str, Any], prefix: Sequence[str | Path] = ()) -> Iterator[Agent]:
     """An agent that records; it is stopped at the end."""
-    agent = Agent(directory, config)
+    agent = Agent(directory, config, prefix=prefix)
     try:
         agent.wait_for_line("recording; pid")
         yield agent

@@ -69,10 +69,17 @@ class _Said:
         return len(wanted) >= 12 and bool(known) and str(known).startswith(wanted.removeprefix("docker://"))
 
     def open(self, keys: Iterable[ProcessKey]) -> list[ProcessKey]:
-        """Those of ``keys`` that nothing speaks against; of another host name, those known to see it, if any are."""
+        """Those of ``keys`` that nothing speaks against.
+
+        Of another host than this one only who is in the container that the telemetry names, or sees the host name that
+        it has; where nobody is known to, who may have seen it.
+        """
         left = [key for key in keys if not self.contradicted(self.table[key])]
-        if not left or not self.text("host.name") or self.host.is_this(self.evidence.resource):
+        if not left or self.host.is_this(self.evidence.resource) is not False:
             return left
+        known = [key for key in left if self.in_container(self.table[key])]
+        if known or not self.text("host.name"):
+            return known
         sees = {key: self.sees_host_name(self.table[key]) for key in left}
         return [key for key in left if sees[key]] or [key for key in left if sees[key] is None]
 
@@ -128,13 +135,14 @@ def _by_pid(said: _Said) -> list[ProcessKey]:
     known = [key for key in inside if said.in_container(said.table[key])]
     if known:
         return known
-    if said.host.is_this(said.evidence.resource) is False:
-        hosts = [key for key in hosts if said.sees_host_name(said.table[key])]
-    if hosts:
-        return [max(hosts, key=lambda key: key[1])]
     # A namespace that nothing names: its number alone says nothing, with the service's name it does.
     name = said.text("service.name")
     named = [key for key in inside if name and said.table[key].said.get("service.name") == name]
+    this = said.host.is_this(said.evidence.resource)
+    if this is False:
+        hosts = [key for key in hosts if said.sees_host_name(said.table[key])]
+    if hosts and (this or not named):
+        return [max(hosts, key=lambda key: key[1])]
     return named or [key for key in inside if said.text("host.name") and said.sees_host_name(said.table[key])]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,14 @@ from .processes import Process, started_at
 
 __all__ = ["Host", "this_host"]
 
-_MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+_ID_FILES = (
+    "/etc/machine-id",
+    "/var/lib/dbus/machine-id",
+    "/var/lib/cloud/data/instance-id",  # cloud-init's: what clouds' resource detectors take for host.id
+    "/sys/class/dmi/id/board_asset_tag",  # EC2's instance id
+    "/sys/class/dmi/id/product_uuid",
+)
+_DIGIT = re.compile("[0-9]").search
 _CONTAINER_NAME_MIN = 12  # hex digits of a container's id that Docker makes its host name
 
 
@@ -37,9 +45,9 @@ class Host:
         if host_id and host_id in self.ids:
             return True
         if name:
+            # A host.id that is not known here may be a cloud's, which this host does not know: its name decides.
             return _same_name(name, self.name)
-        # A cloud's instance id is a host.id too, and tells nothing without a name.
-        return None
+        return False if host_id else None
 
     def has_name(self, resource: Mapping[str, str | int], process: Process, container: str | None) -> bool | None:
         """Whether the process sees the host name that the telemetry has; None when that cannot be known any more.
@@ -96,9 +104,9 @@ def _same_name(name: str, other: str) -> bool:
 def this_host() -> Host:
     """The host that this runs on."""
     ids = set()
-    for path in _MACHINE_ID_FILES:
+    for path in _ID_FILES:
         with contextlib.suppress(OSError):
             text = Path(path).read_text(errors="replace").strip().lower()
-            # Some resource detectors write it as a UUID.
-            ids |= {text, f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"} if text else set()
+            # Some resource detectors write a machine id as a UUID. Tags like "none" or "to be filled" are no ids.
+            ids |= {text, f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"} if _DIGIT(text) else set()
     return Host(socket.gethostname(), frozenset(ids))

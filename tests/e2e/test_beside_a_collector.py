@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,6 @@ import yaml
 from agent import Agent, running_agent
 from collector import Collector, free_ports, merged, running_collector
 from recording import Arrived, parse_lines
-from test_main_job import arrived
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config/beside-a-collector"
@@ -38,10 +38,10 @@ def named_python(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def both(directory: Path, **flight_recorder: Any) -> Iterator[tuple[Collector, Agent]]:
+def both(directory: Path, collector_extra: dict[str, Any] | None = None) -> Iterator[tuple[Collector, Agent]]:
     """The Collector and the agent with the files as they are, but for ports, sockets, and whom to record."""
     [port] = free_ports(1)
-    with running_collector(directory, base=collector_config(directory, port)) as collector:
+    with running_collector(directory, collector_extra, base=collector_config(directory, port)) as collector:
         config = yaml.safe_load((CONFIG / "otel-perfbuf.yaml").read_text())
         config = merged(
             config,
@@ -54,7 +54,6 @@ def both(directory: Path, **flight_recorder: Any) -> Iterator[tuple[Collector, A
                     "flight_recorder": {
                         "triggers": {"socket": {"path": str(directory / "trigger.sock")}},
                         "hold_off": "0s",
-                        **flight_recorder,
                     }
                 },
                 "exporters": {"otlp_grpc": {"endpoint": collector.grpc}},
@@ -75,8 +74,23 @@ def collector_config(directory: Path, port: int) -> dict[str, Any]:
     return dict(config)
 
 
-def run_application(python: Path, collector: Collector, what: str, **environment: str) -> dict[str, str]:
-    """Runs the application to its end; its failed span's ids."""
+def arrived(collector: Collector) -> Arrived:
+    """What the Collector's file exporter has when the first dump is whole; parsed once: it has thousands of records."""
+
+    def whole(peer: Collector) -> bool:
+        text = peer.output.read_text() if peer.output.exists() else ""
+        records = re.search(r'"perfbuf\.dump\.records","value":\{"intValue":"(\d+)"', text)
+        spans = '"name":"perfbuf.dump"' in text
+        return bool(records and spans and text.count('"eventName":"perfbuf.') > int(records[1]))
+
+    collector.wait_for(whole, 60)
+    return parse_lines(collector.output.read_text())
+
+
+def run_application(
+    python: Path, collector: Collector, what: str, *, within: tuple[str, ...] = (), **environment: str
+) -> dict[str, str]:
+    """Runs the application (by the command ``within``) to its end; its failed span's ids."""
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -84,7 +98,12 @@ def run_application(python: Path, collector: Collector, what: str, **environment
         **environment,
     }
     done = subprocess.run(
-        [python, PROGRAMS / "plain_otlp.py", what], capture_output=True, text=True, timeout=120, env=env, check=False
+        [*within, python, PROGRAMS / "plain_otlp.py", what],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=env,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     ids: dict[str, str] = json.loads(done.stdout.splitlines()[0])
@@ -117,6 +136,17 @@ def test_a_failed_span_of_any_application_gets_its_history(
     assert names["POST /pay"].span_id.hex() == ids["span_id"]
 
 
+def test_a_pid_of_another_namespace(tmp_path: Path, named_python: Path) -> None:
+    """The application calls itself 1, as every container does: its service's name tells which 1 it is."""
+    with both(tmp_path) as (collector, _):
+        environment = {"OTEL_SERVICE_NAME": "checkout", "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "process"}
+        within = ("unshare", "--pid", "--fork", "--mount-proc")
+        ids = run_application(named_python, collector, "spans", within=within, **environment)
+        dump = arrived(collector)
+    assert_dump_of(dump, ids, "process.pid", "span_error")
+    assert {item.resource["perfbuf.process.namespace_pid"] for item in dump.history} == {1}
+
+
 def assert_dump_of(dump: Arrived, ids: dict[str, str], by: str, trigger: str) -> None:
     """The dump's records are the application's, in its trace, and show why it failed."""
     assert dump.header["perfbuf.dump.trigger"] == trigger
@@ -135,27 +165,10 @@ def test_an_error_log_gets_its_history(tmp_path: Path, named_python: Path) -> No
     """A severe log record of a span: the dump is in its trace, under its span."""
     with both(tmp_path) as (collector, _):
         ids = run_application(named_python, collector, "logs", OTEL_SERVICE_NAME="checkout")
-        collector.wait_for(lambda peer: "perfbuf.dump" in {span["name"] for span in peer.spans()})
-        collector.wait_for(lambda peer: len(of_dump(peer)) > records_of(peer))
-    dump = parse_lines(collector.output.read_text())
+        dump = arrived(collector)
     dump = Arrived([item for item in dump.records if item.name.startswith("perfbuf.")], dump.spans)
     assert_dump_of(dump, ids, "service.name", "log_severity")
     assert dump.dump_span().parent_span_id.hex() == ids["span_id"]
-
-
-def of_dump(collector: Collector) -> list[dict[str, Any]]:
-    """Log records of dumps that have arrived."""
-    return [record for record in collector.log_records() if record.get("eventName", "").startswith("perfbuf.")]
-
-
-def records_of(collector: Collector) -> int:
-    """How many records the header promises; so many that it is never reached, before it is there."""
-    for record in of_dump(collector):
-        if record["eventName"] == "perfbuf.dump":
-            for pair in record["attributes"]:
-                if pair["key"] == "perfbuf.dump.records":
-                    return int(pair["value"]["intValue"])
-    return 1 << 30
 
 
 def test_dumps_do_not_trigger_dumps(tmp_path: Path, named_python: Path) -> None:

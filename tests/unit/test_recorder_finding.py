@@ -67,6 +67,8 @@ def test_a_pid_of_another_host_matches_nothing() -> None:
     assert found(table, process_pid=NEVER + 1, host_name="web-2", service_name="checkout") == (None, [])
     assert found(table, process_pid=NEVER + 1, host_name="WEB-1.example.org") == ("process.pid", [1])
     assert found(table, process_pid=NEVER + 1, host_name="nat", host_id=next(iter(HOST.ids))) == ("process.pid", [1])
+    assert found(table, process_pid=NEVER + 1, host_id="i-0abc", service_name="checkout") == (None, [])
+    assert found(table, process_pid=NEVER + 1, host_name="web-1", host_id="i-0abc") == ("process.pid", [1])
 
 
 def test_a_pid_in_a_container() -> None:
@@ -74,6 +76,7 @@ def test_a_pid_in_a_container() -> None:
     table = [docker(ONE, 11, 1), docker(TWO, 12, 1), docker(TWO, 13, 7), process(1)]
     assert found(table, process_pid=1, container_id=ONE) == ("process.pid", [11])
     assert found(table, process_pid=7, container_id=TWO[:12]) == ("process.pid", [13])
+    assert found(table, process_pid=7, container_id=TWO, host_name="pod-7", host_id="i-0abc") == ("process.pid", [13])
     assert found(table, process_pid=1, container_id="3" * 64) == (None, [])
     assert found(table, process_pid=1) == (None, [])
 
@@ -89,6 +92,9 @@ def test_a_namespace_pid_with_the_services_name() -> None:
     table = [docker(ONE, 11, 1, "checkout"), docker(TWO, 12, 1, "cart"), docker(ONE, 13, 9, "checkout")]
     assert found(table, process_pid=1, service_name="checkout") == ("process.pid", [11])
     assert found(table, process_pid=5, service_name="cart") == ("service.name", [12])
+    init = Process(pid=1, namespace_pid=1)
+    assert found([init, *table], process_pid=1, service_name="cart") == ("process.pid", [12])
+    assert found([init, *table], process_pid=1, service_name="cart", host_name="web-1") == ("process.pid", [1 - NEVER])
 
 
 def test_our_own_resources_have_both_pids() -> None:

@@ -49,8 +49,8 @@ class Kept(Protocol):
     def settle(self, index: int, *, delivered: bool) -> None:
         """It was acknowledged (or given up, counted): it need not be kept for this exporter any more."""
 
-    def on_drop(self, drop: Callable[[], object]) -> None:
-        """``drop`` is called once if the keeper gives the payload up to make room; at once if it has."""
+    def on_drop(self, drop: Callable[[], bool]) -> None:
+        """``drop`` is called if the keeper gives the payload up to make room, at once if it has; whether it counted."""
 
 
 @dataclass(slots=True, eq=False)

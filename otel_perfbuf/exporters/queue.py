@@ -278,16 +278,17 @@ class SendingQueue:
                 self._ledger.items.remove(item)
             self._changed.notify_all()
 
-    def _dropped(self, item: Item) -> None:
-        """The spool gave the payload up: what of it is not settled is dropped."""
+    def _dropped(self, item: Item) -> bool:
+        """The spool gave the payload up: what of it is not settled is dropped. False: it is not here any more."""
         with self._changed:
             if item not in self._ledger.items:
-                return
+                return False
             item.error = f"{self._name}: the spool was full, and the oldest dump was dropped"
             self._ledger.drop(item)
             self._changed.notify_all()
         self._finish(item)
         self._remove(item)
+        return True
 
     def _drop_rest(self) -> tuple[list[Item], Leftover]:
         """Ends all that is queued: kept payloads stay where they are, the rest is dropped. The condition is held."""

@@ -121,7 +121,7 @@ class Share:
         self._entry = entry
         self._left = list(indices)
         self._offered: tuple[int, ...] = ()
-        self._drop: Callable[[], object] | None = None
+        self._drop: Callable[[], bool] | None = None
         self._is_dropped = False
         self.failed = False
 
@@ -158,19 +158,16 @@ class Share:
         """See Kept."""
         self._entry.settle(self, self._offered[index], delivered=delivered)
 
-    def on_drop(self, drop: Callable[[], object]) -> None:
+    def on_drop(self, drop: Callable[[], bool]) -> None:
         """See Kept."""
         self._drop = drop
         if self._is_dropped:
             drop()
 
     def tell_dropped(self) -> bool:
-        """The entry was dropped: its queue is told; False when there is none."""
+        """The entry was dropped: its queue is told; False when none had it any more."""
         self._is_dropped = True
-        drop = self._drop
-        if drop is not None:
-            drop()
-        return drop is not None
+        return self._drop is not None and self._drop()
 
     def note(self, index: int, delivered: bool) -> bool:
         """Takes a chunk off what is left; the entry's lock is held. False: it was off already."""

@@ -61,10 +61,12 @@ def test_the_default_files_values_are_the_codes() -> None:
     left_out = FlightRecorderOptions(history=recorder.history, triggers=triggers)
     assert recorder == left_out
     grpc = REGISTRY["exporters"]["otlp_grpc"].options()
-    plain = grpc.model_validate({"tls": {"insecure": True}})
+    plain = grpc.model_validate({"tls": {"insecure": True}, "sending_queue": {"storage": "file_storage"}})
     assert configuration.exporters["otlp_grpc"].options == plain
     control = REGISTRY["extensions"]["control"].options()
     assert configuration.extensions["control"].options == control()
+    spool = REGISTRY["extensions"]["file_storage"].options()
+    assert configuration.extensions["file_storage"].options == spool()
     assert configuration.service.telemetry == type(configuration.service.telemetry)()
     assert set(written["receivers"]["perf_buffer/syscalls"]) | {
         "map",

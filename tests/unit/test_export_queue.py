@@ -467,7 +467,7 @@ class KeptInMemory:
     def __init__(self, *chunks: Chunk) -> None:
         self.all = chunks
         self.settled: list[tuple[int, bool]] = []
-        self.drop: Callable[[], object] = lambda: None
+        self.drop: Callable[[], bool] = lambda: False
 
     def begin(self) -> list[ChunkInfo]:
         """Those of the test."""
@@ -483,7 +483,7 @@ class KeptInMemory:
         """Noted."""
         self.settled.append((index, delivered))
 
-    def on_drop(self, drop: Callable[[], object]) -> None:
+    def on_drop(self, drop: Callable[[], bool]) -> None:
         """Kept for the test."""
         self.drop = drop
 

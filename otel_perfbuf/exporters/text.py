@@ -55,7 +55,15 @@ class DumpText:
     dump_span_id: str = ""
     spans: list[Span] = field(default_factory=list)
     streams: list[list[tuple[int, LogRecord]]] = field(default_factory=list)
-    failed_span_id: str = ""
+    known_spans: list[str] = field(default_factory=list)
+    """Spans that records are known to be of (correlation exact or thread_window), in the order of their first."""
+
+    @property
+    def failed_span_id(self) -> str:
+        """The triggering span when records are known to be of it, else another failed one, else any; "": none."""
+        failed = [span.parent_span_id.hex() for span in self.spans if span.parent_span_id]
+        failed += [link.span_id.hex() for span in self.spans for link in span.links]
+        return next((span_id for span_id in (failed or self.known_spans) if span_id in self.known_spans), "")
 
     def records(self) -> Iterator[tuple[int, LogRecord]]:
         """(process id, record), oldest first over all requests and resources; ties keep the order of arrival."""
@@ -155,8 +163,8 @@ def _sort_in(found: dict[str, DumpText], pid: int, records: Iterable[LogRecord])
             stream = streams[dump_id] = []
             dump.streams.append(stream)
         stream.append((pid, record))
-        if not dump.failed_span_id and _attribute(record.attributes, "perfbuf.correlation") == "thread_window":
-            dump.failed_span_id = record.span_id.hex()
+        if _is_known(record) and (span_id := record.span_id.hex()) not in dump.known_spans:
+            dump.known_spans.append(span_id)
 
 
 def _opening_lines(dump: DumpText) -> Iterator[str]:
@@ -178,9 +186,9 @@ def _opening_lines(dump: DumpText) -> Iterator[str]:
         yield f"# trace {dump.trace_id} span {dump.dump_span_id} (the dump's own: no span was reported)"
 
 
-def _is_of_span(record: LogRecord, span_id: str) -> bool:
-    """Whether we know it (correlation thread_window), not whether it might be."""
-    return record.span_id.hex() == span_id and _attribute(record.attributes, "perfbuf.correlation") == "thread_window"
+def _is_known(record: LogRecord) -> bool:
+    """Whether we know which span it is of, not whether it might be."""
+    return _attribute(record.attributes, "perfbuf.correlation") in ("exact", "thread_window")
 
 
 def _limited(
@@ -193,8 +201,9 @@ def _limited(
         return
     newest: deque[Line] = deque()
     failed: deque[Line] = deque(maxlen=max(_FAILED_PER_LINES * lines, 1) if lines else 0)
-    counter = _Counter(records)
-    for line in folded((number, record) for number, record in counter if not span_id or _is_of_span(record, span_id)):
+    counter, wanted = _Counter(records), bytes.fromhex(span_id)
+    shown_of = (item for item in counter if not span_id or (item[1].span_id == wanted and _is_known(item[1])))
+    for line in folded(shown_of):
         newest.append(line)
         if len(newest) > lines:
             older = newest.popleft()

@@ -10,13 +10,14 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # What a rebuild of the C parts depends on; a new file counts too, since make reads the folders anew.
 C_PARTS := setup.py $(wildcard bpf/*.[ch] bpf/Makefile otel_perfbuf/*/*.[ch] otel_perfbuf/*/build*.py)
 
-.PHONY: build demo test lint format bench wheel test-fresh test-asan fuzz bench-readers test-decoders clean help
+.PHONY: build demo test lint format bench wheel test-fresh test-kernels test-asan fuzz bench-readers test-decoders clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make build       system packages, .venv, C core, BPF objects: .venv/bin/otel-perfbuf runs'
 	@echo 'make demo        a failing request, and the system calls that explain it'
 	@echo 'make test        every test, against the real kernel and a real Collector'
+	@echo 'make test-kernels  the kernel tests on kernels 5.10 to the newest, under QEMU (KERNELS="5.10 7.3" for a few)'
 	@echo 'make lint        style, types, import directions'
 	@echo 'make format      what lint asks of form, done'
 	@echo 'make test-decoders  every system call with ordinary, odd and bad arguments, beside strace: one line a call'
@@ -35,6 +36,9 @@ demo: build
 
 test: build $(STAMP)/dev $(STAMP)/system-test $(STAMP)/collector
 	@scripts/test.sh
+
+test-kernels: build $(STAMP)/dev $(STAMP)/system-test $(STAMP)/system-kernels
+	@$(BIN)/python scripts/test_kernels.py $(KERNELS)
 
 lint: build $(STAMP)/dev $(STAMP)/system-test
 	@scripts/lint.sh

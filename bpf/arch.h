@@ -17,7 +17,7 @@ enum { TS_COMPAT = 2 }; /* arch/x86/include/asm/thread_info.h */
 
 static __always_inline int arch_is_compat(struct task_struct *task)
 {
-	return task->thread_info.status & TS_COMPAT;
+	return READ(task, thread_info.status) & TS_COMPAT;
 }
 
 static __always_inline s64 arch_number(struct pt_regs *regs)
@@ -58,7 +58,7 @@ enum { TIF_32BIT = 22 }; /* arch/arm64/include/asm/thread_info.h */
 
 static __always_inline int arch_is_compat(struct task_struct *task)
 {
-	return (task->thread_info.flags >> TIF_32BIT) & 1;
+	return (READ(task, thread_info.flags) >> TIF_32BIT) & 1;
 }
 
 static __always_inline s64 arch_number(struct pt_regs *regs)

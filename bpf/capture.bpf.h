@@ -6,7 +6,8 @@
  * Facts: reading user memory cannot wait for a page, so what is not resident is not read (FAULT); a read of more than is
  * mapped fails as a whole. So strings are read as strings, buffers by their true length, and where only the first page
  * of a buffer is there, that much. Functions that are not static are checked by the verifier once each, alone, with any
- * arguments; static ones again at every call, and these would be called with a million combinations.
+ * arguments; static ones again at every call, and these would be called with a million combinations. Those arguments
+ * are numbers, so each looks up the scratch itself: before Linux 5.12 a pointer cannot be one.
  */
 #ifndef PERFBUF_CAPTURE_BPF_H
 #define PERFBUF_CAPTURE_BPF_H
@@ -38,22 +39,33 @@ static __always_inline void finish_capture(struct scratch *scratch, struct pb_ca
 	scratch->captures++;
 }
 
+struct pointer_count {
+	u64 at;
+	u32 count;
+};
+
+static long count_pointer(u32 index, struct pointer_count *pointers)
+{
+	u64 pointer = 0;
+
+	if (!bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(pointers->at + 8 * index)) && pointer)
+		return 0;
+	pointers->count = index;
+	return 1;
+}
+
 __noinline int count_pointers(u64 at)
 {
-	for (u32 i = 0; i < POINTERS_COUNTED; i++) {
-		u64 pointer = 0;
+	struct pointer_count pointers = { .at = at, .count = EXTENT_MAX };
 
-		if (bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(at + 8 * i)))
-			return i ? i : -1;
-		if (!pointer)
-			return i;
-	}
-	return EXTENT_MAX;
+	REPEAT(POINTERS_COUNTED, count_pointer, &pointers);
+	return pointers.count;
 }
 
 /* argv: strings one after the other. `room` bytes at most. */
-__noinline int capture_strings(struct scratch *scratch, u64 at, u32 room)
+__noinline int capture_strings(u64 at, u32 room)
 {
+	struct scratch *scratch = get_scratch();
 	struct pb_capture *capture;
 	u32 used = 0;
 	int count;
@@ -178,26 +190,40 @@ static __always_inline s64 rule_count(const volatile struct pb_capture_rule *rul
 	return value > 0x7fffffff ? 0x7fffffff : value;
 }
 
+struct entry_count {
+	u64 at;
+	u32 used;
+	u32 bytes;
+	u32 count;
+};
+
+static long count_entry(u32 index, struct entry_count *entries)
+{
+	u16 length = 0;
+
+	if (entries->used >= entries->bytes) {
+		entries->count = index;
+		return 1;
+	}
+	if (bpf_probe_read_user(&length, sizeof(length), (void *)(entries->at + entries->used + ENTRY_LENGTH_AT)))
+		return 1;
+	entries->used += length;
+	return !length;
+}
+
 /* Entries of a directory in `bytes` bytes at `at`; 0: more than can be counted. */
 __noinline int count_entries(u64 at, u32 bytes)
 {
-	u32 used = 0;
+	struct entry_count entries = { .at = at, .bytes = bytes };
 
-	for (u32 i = 0; i < ENTRIES; i++) {
-		u16 length = 0;
-
-		if (used >= bytes)
-			return i;
-		if (bpf_probe_read_user(&length, sizeof(length), (void *)(at + used + ENTRY_LENGTH_AT)) || !length)
-			return 0;
-		used += length;
-	}
-	return 0;
+	REPEAT(ENTRIES, count_entry, &entries);
+	return entries.count;
 }
 
 /* What `count` iovecs at `at` point to. `each`: bytes of a buffer at most; `left`: bytes that were moved. */
-__noinline int capture_vector(struct scratch *scratch, u64 at, u32 count, u32 each, u64 left)
+__noinline int capture_vector(u64 at, u32 count, u32 each, u64 left)
 {
+	struct scratch *scratch = get_scratch();
 	struct pb_capture *capture;
 	u32 used = 0;
 
@@ -246,8 +272,9 @@ static __always_inline int rule_holds(const volatile struct pb_capture_rule *rul
 }
 
 /* Rule `index` of all, if it is due at that moment and the first of its memory. */
-__noinline int capture_one(struct scratch *scratch, u32 index, u32 moment)
+__noinline int capture_one(u32 index, u32 moment)
 {
+	struct scratch *scratch = get_scratch();
 	const volatile struct pb_capture_rule *rule;
 	const struct captured_call *call;
 	struct pb_capture *capture;
@@ -291,7 +318,7 @@ __noinline int capture_one(struct scratch *scratch, u32 index, u32 moment)
 		capture_string(scratch, capture, pointer, room);
 		return 1;
 	case PB_CAPTURE_STRINGS:
-		capture_strings(scratch, pointer, room);
+		capture_strings(pointer, room);
 		return 1;
 	case PB_CAPTURE_COUNT:
 		count = count_pointers(pointer);
@@ -317,7 +344,7 @@ __noinline int capture_one(struct scratch *scratch, u32 index, u32 moment)
 
 		if (rule->when == PB_AT_SUCCESS)
 			capture->flags |= PB_CAPTURE_CUT; /* as far as the result */
-		capture_vector(scratch, pointer, count, room, left);
+		capture_vector(pointer, count, room, left);
 		return 1;
 	}
 	if (fault) {
@@ -347,7 +374,7 @@ static __noinline u32 capture_all(struct scratch *scratch, u32 number, u32 momen
 	for (u32 i = 0; i < PB_SYSCALL_CAPTURES; i++) {
 		if (i >= count)
 			break;
-		capture_one(scratch, first + i, moment);
+		capture_one(first + i, moment);
 	}
 	return scratch->at;
 }

@@ -56,7 +56,7 @@ int read_pages(struct bpf_iter__task *ctx)
 
 	if (!task)
 		return 0;
-	page = bpf_task_storage_get(&pages, task, NULL, 0);
+	page = find_page(task);
 	if (!page || !is_recorded(page->head.flags))
 		return 0;
 	copy = bpf_map_lookup_elem(&page_copies, &zero);
@@ -104,7 +104,7 @@ int slow_calls(struct bpf_iter__task *ctx)
 
 	if (!task)
 		return 0;
-	page = bpf_task_storage_get(&pages, task, NULL, 0);
+	page = find_page(task);
 	if (!page || !is_recorded(page->head.flags) || !is_slow_call(&page->head, now))
 		return 0;
 	sequence = *(volatile u64 *)&page->head.open.record.sequence;
@@ -133,9 +133,9 @@ int seed_targets(struct bpf_iter__task *ctx)
 	u32 tgid, tid, every = EVERY_TASK, flags = 0, *wanted;
 	struct page *page;
 
-	if (!task || task->flags & PF_KTHREAD || !task->mm)
+	if (!task || READ(task, flags) & PF_KTHREAD || !READ(task, mm))
 		return 0;
-	tgid = task->tgid;
+	tgid = READ(task, tgid);
 	wanted = bpf_map_lookup_elem(&target_tgids, &tgid);
 	if (!wanted)
 		wanted = bpf_map_lookup_elem(&target_tgids, &every);
@@ -145,16 +145,16 @@ int seed_targets(struct bpf_iter__task *ctx)
 		flags = PB_PAGE_TARGET;
 	if (!flags)
 		return 0;
-	page = bpf_task_storage_get(&pages, task, NULL, 0);
+	page = find_page(task);
 	if (page && page->head.flags & (PB_PAGE_TARGET | PB_PAGE_WAIT_EXEC))
 		return 0;
 	if (!is_known_process(task))
 		add_process(task, FOUND_BY_SEEDER);
 	if (page)
-		__sync_fetch_and_or(&page->head.flags, flags);
+		set_bits(&page->head.flags, flags);
 	else if (!create_page(task, own_flags(task) | flags, bpf_ktime_get_ns()))
 		return 0;
-	tid = task->pid;
+	tid = READ(task, pid);
 	bpf_seq_write(ctx->meta->seq, &tid, sizeof(tid));
 	return 0;
 }

@@ -127,7 +127,8 @@ struct task_struct {
 	char comm[16];
 	struct signal_struct *signal;
 	struct css_set *cgroups;
-	void *bpf_storage; /* all task storages of the task */
+	void *bpf_storage; /* all task storages of the task; Linux 5.11 */
+	void *stack;
 };
 
 union __sifields {

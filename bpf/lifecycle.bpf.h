@@ -24,8 +24,8 @@ static __always_inline void add_fork(void *ctx, struct page *page, struct task_s
 		return;
 	page_begin(page);
 	fill_record(&fork->record, sizeof(*fork), PB_RECORD_FORK, flags, ++page->head.last_sequence, now);
-	fork->child_tid = child->pid;
-	fork->child_tgid = child->tgid;
+	fork->child_tid = READ(child, pid);
+	fork->child_tgid = READ(child, tgid);
 	page_added(page, sizeof(*fork), 1, now);
 	page_end(page);
 	if (forward)
@@ -36,7 +36,7 @@ static __always_inline void add_fork(void *ctx, struct page *page, struct task_s
 static __always_inline u32 child_flags(u32 flags, struct task_struct *parent, struct task_struct *child)
 {
 	flags &= PB_PAGE_TARGET | PB_PAGE_EXCLUDED | PB_PAGE_WAIT_EXEC;
-	if (child->tgid == parent->tgid)
+	if (READ(child, tgid) == READ(parent, tgid))
 		return flags;
 	if (!follow_children)
 		flags = 0;
@@ -53,7 +53,7 @@ int BPF_PROG(perfbuf_fork, struct task_struct *parent, struct task_struct *child
 	u32 parent_flags, flags;
 	u64 now;
 
-	if (child->flags & PF_KTHREAD)
+	if (READ(child, flags) & PF_KTHREAD)
 		return 0;
 	page = get_page(parent);
 	if (!page && filter_targets && !use_target_cgroups)
@@ -62,7 +62,7 @@ int BPF_PROG(perfbuf_fork, struct task_struct *parent, struct task_struct *child
 	parent_flags = page ? page->head.flags : 0;
 	flags = child_flags(parent_flags, parent, child);
 	if (flags & (PB_PAGE_TARGET | PB_PAGE_WAIT_EXEC)) {
-		if (child->tgid != parent->tgid)
+		if (READ(child, tgid) != READ(parent, tgid))
 			inherit_process(parent, child);
 		create_page(child, flags | PB_PAGE_FRESH, now);
 	}
@@ -114,7 +114,7 @@ int BPF_PROG(perfbuf_exec, struct task_struct *task, s32 old_tid, struct linux_b
 	int named = (use_target_comms || use_target_cgroups) && is_named_target(task);
 	u32 flags;
 
-	close_gate(task->tgid);
+	close_gate(READ(task, tgid));
 	if (!page && named)
 		page = create_page(task, own_flags(task), bpf_ktime_get_ns());
 	if (!page)
@@ -124,11 +124,11 @@ int BPF_PROG(perfbuf_exec, struct task_struct *task, s32 old_tid, struct linux_b
 		flags |= PB_PAGE_TARGET;
 	if (!is_recorded(flags))
 		flags &= ~PB_PAGE_OPEN;
-	if (page->sample.tid != task->pid)
+	if (page->sample.tid != READ(task, pid))
 		flush_page(ctx, page, task, bpf_ktime_get_ns()); /* those records were of the old thread id */
 	page_begin(page);
 	page->head.flags = flags;
-	page->sample.tid = task->pid;
+	page->sample.tid = READ(task, pid);
 	page->spans.buckets = 0;
 	page_end(page);
 	if (!(flags & PB_PAGE_TARGET))
@@ -151,7 +151,7 @@ int BPF_PROG(perfbuf_signal_generate, int number, struct kernel_siginfo *info, s
 
 	if (result != SIGNAL_DELIVERED && result != SIGNAL_LOSE_INFO)
 		return 0;
-	page = bpf_task_storage_get(&pages, task, NULL, 0);
+	page = find_page(task);
 	if (!page)
 		return 0;
 	if (!info) { /* SEND_SIG_NOINFO */
@@ -172,7 +172,7 @@ int BPF_PROG(perfbuf_signal_generate, int number, struct kernel_siginfo *info, s
 /* The signal that a SIGKILL without siginfo stands for; 0: none, the process or an exec just ends its threads. */
 static __always_inline u32 true_signal(struct task_struct *task, struct page *page)
 {
-	u32 signal = task->signal->flags & SIGNAL_GROUP_EXIT ? task->signal->group_exit_code & 0x7f : 0;
+	u32 signal = READ(task, signal, flags) & SIGNAL_GROUP_EXIT ? READ(task, signal, group_exit_code) & 0x7f : 0;
 
 	return signal == SIGKILL || signal == page->head.has_kill ? signal : 0;
 }
@@ -180,7 +180,7 @@ static __always_inline u32 true_signal(struct task_struct *task, struct page *pa
 SEC("tp_btf/signal_deliver")
 int BPF_PROG(perfbuf_signal_deliver, int number, struct kernel_siginfo *info)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	struct page *page = get_page(task);
 	int bare = (unsigned long)info <= 1;
 	struct pb_signal *signal;
@@ -286,14 +286,14 @@ SEC("tp_btf/sched_process_exit")
 int BPF_PROG(perfbuf_exit, struct task_struct *task)
 {
 	struct page *page = get_page(task);
-	int dead = task->signal->live.counter == 0;
+	int dead = READ(task, signal, live.counter) == 0;
 	s32 status = wait_status(task);
 	u32 flags;
 	u64 now;
 
 	if (!page) {
 		if (dead)
-			close_gate(task->tgid);
+			close_gate(READ(task, tgid));
 		return 0;
 	}
 	flags = page->head.flags;
@@ -304,6 +304,7 @@ int BPF_PROG(perfbuf_exit, struct task_struct *task)
 	free_slot(&page->spans, page->sample.tgid);
 	if (dead)
 		close_gate(page->sample.tgid);
+	drop_page(task);
 	return 0;
 }
 

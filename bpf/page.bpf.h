@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /*
- * page.bpf.h: every thread's own page in task storage, and the policy of who has one and is recorded (DESIGN 4).
+ * page.bpf.h: every thread's own page, and the policy of who has one and is recorded (DESIGN 4).
  * What it is not: it knows no syscall and no event; the handlers (syscalls.bpf.c) call it.
  *
  * Writers: only the thread itself (or its parent before it runs, or the seeder when the page is new), between
@@ -50,6 +50,8 @@ _Static_assert(PAGE_MASK_BYTES >= PB_PAGE_RECORD_BYTES &&
                "a masked copy stays inside");
 _Static_assert(sizeof(struct pb_syscall) <= PAGE_SLACK_BYTES, "a whole record fits behind a full page");
 
+#ifndef PERFBUF_PLAIN
+
 /* A thread's own page; gone with the thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -57,6 +59,80 @@ struct {
 	__type(key, int);
 	__type(value, struct page);
 } pages SEC(".maps");
+
+static __always_inline struct page *find_page(struct task_struct *task)
+{
+	return bpf_task_storage_get(&pages, task, NULL, 0);
+}
+
+static __always_inline struct page *make_page(struct task_struct *task)
+{
+	return bpf_task_storage_get(&pages, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+/* Most threads of a host have no task storage of anybody: that they have no page costs one load, no call. */
+static __always_inline int has_no_storage(struct task_struct *task)
+{
+	return !READ(task, bpf_storage);
+}
+
+static __always_inline void drop_page(struct task_struct *task)
+{
+}
+
+#else
+
+/* Kernel stack of a thread -> its page. A stack is of one thread while that lives, through an exec that changes the
+ * thread's id too. Not LRU: a page is its thread's until that ends; full is counted as lost. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, u64);
+	__type(value, struct page);
+} pages SEC(".maps");
+
+/* What a page begins as: too large for the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct page);
+} empty_page SEC(".maps");
+
+static __always_inline struct page *find_page(struct task_struct *task)
+{
+	u64 key = (u64)READ(task, stack);
+
+	return bpf_map_lookup_elem(&pages, &key);
+}
+
+static __always_inline struct page *make_page(struct task_struct *task)
+{
+	u64 key = (u64)READ(task, stack);
+	u32 zero = 0;
+	struct page *page = bpf_map_lookup_elem(&pages, &key), *empty;
+
+	if (page)
+		return page;
+	empty = bpf_map_lookup_elem(&empty_page, &zero);
+	if (empty)
+		bpf_map_update_elem(&pages, &key, empty, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&pages, &key);
+}
+
+static __always_inline int has_no_storage(struct task_struct *task)
+{
+	return 0;
+}
+
+static __always_inline void drop_page(struct task_struct *task)
+{
+	u64 key = (u64)READ(task, stack);
+
+	bpf_map_delete_elem(&pages, &key);
+}
+
+#endif
 
 /* The flight recorder: one ring a CPU. Before the load user space may make it an overwritable BPF ring buffer
  * (shared_history): the verifier passes over the output that is not used, so one map serves both. */
@@ -122,7 +198,7 @@ static __always_inline int comm_is_in(void *map, struct task_struct *task)
 
 static __noinline int cgroup_is_target(struct task_struct *task)
 {
-	struct kernfs_node *node = task->cgroups->dfl_cgrp->kn;
+	struct kernfs_node *node = READ(task, cgroups, dfl_cgrp, kn);
 
 	for (int i = 0; i < CGROUP_DEPTH && node; i++) {
 		u64 id = BPF_CORE_READ(node, id);
@@ -148,7 +224,7 @@ static __always_inline u32 own_flags(struct task_struct *task)
 {
 	u32 flags = filter_targets ? 0 : PB_PAGE_TARGET;
 
-	if (task->tgid == agent_tgid)
+	if (READ(task, tgid) == agent_tgid)
 		flags |= PB_PAGE_EXCLUDED;
 	else if (use_exclude_comms && comm_is_in(&exclude_comms, task))
 		flags |= PB_PAGE_EXCLUDED;
@@ -158,7 +234,7 @@ static __always_inline u32 own_flags(struct task_struct *task)
 /* Makes the page of a thread that has none. The flags come last: until then the page is nobody's. */
 static __always_inline struct page *create_page(struct task_struct *task, u32 flags, u64 now)
 {
-	struct page *page = bpf_task_storage_get(&pages, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct page *page = make_page(task);
 
 	if (!page) {
 		count_lost_page();
@@ -177,7 +253,7 @@ static __noinline struct page *first_page(struct task_struct *task)
 {
 	struct page *page;
 
-	if (filter_targets || (task->flags & PF_KTHREAD))
+	if (filter_targets || (READ(task, flags) & PF_KTHREAD))
 		return NULL;
 	page = create_page(task, own_flags(task), bpf_ktime_get_ns());
 	if (page && is_recorded(page->head.flags) && !is_known_process(task))
@@ -189,10 +265,9 @@ static __always_inline struct page *get_page(struct task_struct *task)
 {
 	struct page *page;
 
-	/* Most threads of a host have no task storage of anybody: that they are no targets costs one load, no call. */
-	if (filter_targets && !task->bpf_storage)
+	if (filter_targets && has_no_storage(task))
 		return NULL;
-	page = bpf_task_storage_get(&pages, task, NULL, 0);
+	page = find_page(task);
 	if (!page && !filter_targets)
 		page = first_page(task);
 	return page;
@@ -279,7 +354,7 @@ static __always_inline int same_span(const struct pb_span_ids *a, const struct p
  * already. */
 static __noinline void put_span(void *ctx, struct page *page, const struct pb_span_ids *ids, u32 bytes, u64 now)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	int same = page->spans.written && same_span(ids, &page->spans.last);
 	struct pb_span_record *span;
 
@@ -326,7 +401,7 @@ static __noinline u32 event_span(void *ctx, struct page *page, u32 bytes, u64 no
 /* Sends the record in the scratch as a sample of its own, under the header of the thread's page. */
 static __always_inline void send_single(void *ctx, struct page *page, struct scratch *scratch, u32 bytes, u32 owned)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	struct pb_record *record = (struct pb_record *)scratch->record;
 	int spanned = record->flags & PB_FLAG_SPAN;
 	struct pb_sample *sample = spanned ? &scratch->spanned.sample : &scratch->sample;
@@ -352,7 +427,7 @@ static __always_inline void send_single(void *ctx, struct page *page, struct scr
  * Leaves the flags `clear` out of the page's, together with the append. */
 static __noinline void append_scratch(void *ctx, struct page *page, struct scratch *scratch, u32 bytes, u32 clear)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	u32 owned = ((struct pb_record *)scratch->record)->kind != PB_RECORD_ENTRY;
 	struct pb_record *record = (struct pb_record *)scratch->record;
 	u32 used, spanned = record->flags & PB_FLAG_SPAN;

@@ -7,10 +7,8 @@
 #ifndef PERFBUF_BPF_H
 #define PERFBUF_BPF_H
 
-#include "kernel.h"
-#include <bpf/bpf_helpers.h>
+#include "features.bpf.h"
 #include <bpf/bpf_tracing.h>
-#include <bpf/bpf_core_read.h>
 #include "arch.h"
 #include "records.h"
 
@@ -68,8 +66,6 @@ struct {
 	__type(value, struct scratch);
 } scratches SEC(".maps");
 
-u64 last_instance = 0;
-
 static __always_inline struct pb_stats *get_stats(void)
 {
 	u32 zero = 0;
@@ -84,6 +80,10 @@ static __always_inline struct scratch *get_scratch(void)
 	return bpf_map_lookup_elem(&scratches, &zero);
 }
 
+#ifndef PERFBUF_PLAIN
+
+u64 last_instance = 0;
+
 /* A time that was never given before: pages made in one nanosecond on two CPUs must differ. */
 static __always_inline u64 new_instance(u64 now)
 {
@@ -91,11 +91,41 @@ static __always_inline u64 new_instance(u64 now)
 		u64 last = *(volatile u64 *)&last_instance;
 		u64 next = now > last ? now : last + 1;
 
-		if (__sync_val_compare_and_swap(&last_instance, last, next) == last)
+		if (replace_u64(&last_instance, last, next))
 			return next;
 	}
 	return now;
 }
+
+#else
+
+enum { CPU_TIMES = 4096 };
+
+/* The last instance that each CPU gave. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} last_instances SEC(".maps");
+
+/* A time that was never given before: every CPU gives times of its own, by their lowest bits. Nothing interrupts it that
+ * would make a page on the same CPU: tracepoints run with preemption off, and so do iterators before Linux 5.11. */
+static __always_inline u64 new_instance(u64 now)
+{
+	u32 zero = 0;
+	u64 *last = bpf_map_lookup_elem(&last_instances, &zero);
+	u64 next = (now & ~(u64)(CPU_TIMES - 1)) | (bpf_get_smp_processor_id() & (CPU_TIMES - 1));
+
+	if (!last)
+		return now;
+	if (next <= *last)
+		next = *last + CPU_TIMES;
+	*last = next;
+	return next;
+}
+
+#endif
 
 static __always_inline void count_lost_page(void)
 {
@@ -146,20 +176,18 @@ static __always_inline void fill_sample(struct pb_sample *sample, struct task_st
 {
 	sample->version = PB_VERSION;
 	sample->kind = kind;
-	sample->tid = task->pid;
-	sample->tgid = task->tgid;
-	sample->process_start_ns = task->group_leader->start_time;
+	sample->tid = READ(task, pid);
+	sample->tgid = READ(task, tgid);
+	sample->process_start_ns = READ(task, group_leader, start_time);
 	bpf_probe_read_kernel(sample->comm, sizeof(sample->comm), task->comm);
 }
 
 /* The process's end as wait(2) reports it. */
 static __always_inline s32 wait_status(struct task_struct *task)
 {
-	struct signal_struct *signal = task->signal;
-
-	if (signal->flags & SIGNAL_GROUP_EXIT)
-		return signal->group_exit_code;
-	return task->group_leader->exit_code;
+	if (READ(task, signal, flags) & SIGNAL_GROUP_EXIT)
+		return READ(task, signal, group_exit_code);
+	return READ(task, group_leader, exit_code);
 }
 
 #endif

@@ -32,7 +32,7 @@ static __always_inline u64 next_sequence(struct task_struct *task)
 	u64 first = 1, *last = bpf_map_lookup_elem(&sequences, &key);
 
 	if (last)
-		return __sync_fetch_and_add(last, 1) + 1;
+		return count_up(last);
 	bpf_map_update_elem(&sequences, &key, &first, BPF_ANY);
 	return first;
 }
@@ -72,17 +72,17 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	struct scratch *scratch;
 	struct pb_fork *fork;
 
-	if (child->flags & PF_KTHREAD || child->tgid == parent->tgid)
+	if (READ(child, flags) & PF_KTHREAD || READ(child, tgid) == READ(parent, tgid))
 		return 0;
 	inherit_process(parent, child);
-	if (parent->tgid == agent_tgid)
+	if (READ(parent, tgid) == agent_tgid)
 		return 0;
 	scratch = begin_event(parent, sizeof(*fork), PB_RECORD_FORK);
 	if (!scratch)
 		return 0;
 	fork = (struct pb_fork *)scratch->record;
-	fork->child_tid = child->pid;
-	fork->child_tgid = child->tgid;
+	fork->child_tid = READ(child, pid);
+	fork->child_tgid = READ(child, tgid);
 	end_event(ctx, scratch, sizeof(*fork));
 	return 0;
 }
@@ -97,7 +97,7 @@ int BPF_PROG(process_exec, struct task_struct *task, s32 old_tid, struct linux_b
 	struct pb_exec *exec;
 	long got;
 
-	if (task->tgid == agent_tgid)
+	if (READ(task, tgid) == agent_tgid)
 		return 0;
 	add_process(task, FOUND_EXEC);
 	scratch = begin_event(task, bytes, PB_RECORD_EXEC);
@@ -132,7 +132,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	struct scratch *scratch;
 	struct pb_exit *exit;
 
-	if (task->flags & PF_KTHREAD || task->signal->live.counter || task->tgid == agent_tgid)
+	if (READ(task, flags) & PF_KTHREAD || READ(task, signal, live.counter) || READ(task, tgid) == agent_tgid)
 		return 0;
 	if (!is_known_process(task))
 		add_process(task, FOUND_RUNNING);

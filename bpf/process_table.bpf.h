@@ -39,6 +39,10 @@ struct process_scratch {
 	u64 chunk[ENVIRONMENT_CHUNK / 8];
 	u32 environment_bytes;
 	u64 environment_at;
+	u64 environment_end;
+	u64 dentry; /* of the path's next name */
+	u64 mount;
+	u32 path_start;
 	u32 inside; /* the next piece goes on with a string */
 	u32 keep;   /* that string is kept */
 };
@@ -60,57 +64,76 @@ struct {
 
 static __always_inline struct pb_process_key process_key(struct task_struct *task)
 {
-	struct pb_process_key key = { .tgid = task->tgid, .start_ns = task->group_leader->start_time };
+	struct pb_process_key key = { .tgid = READ(task, tgid), .start_ns = READ(task, group_leader, start_time) };
 
 	return key;
 }
 
 static __always_inline u64 cgroup_of(struct task_struct *task)
 {
-	return task->cgroups->dfl_cgrp->kn->id;
+	return READ(task, cgroups, dfl_cgrp, kn, id);
 }
 
-/* Puts the path to the end of .executable, name by name from its last component, across mounts. Not static: checked by
- * the verifier once. `address` is of a struct file. */
-__noinline int fill_executable(struct process_scratch *work, u64 address)
+static __always_inline struct process_scratch *get_process_scratch(u32 slot)
 {
+	return bpf_map_lookup_elem(&process_scratches, &slot);
+}
+
+/* The next name of the path, from its last one on, across mounts. 1: there is none. */
+static long add_component(u32 index, u32 *slot)
+{
+	struct process_scratch *work = get_process_scratch(*slot);
+	struct dentry *dentry, *parent;
+	struct mount *mount;
+	const unsigned char *name;
+	u32 length, start;
+
+	if (!work)
+		return 1;
+	dentry = (struct dentry *)work->dentry;
+	mount = (struct mount *)work->mount;
+	parent = BPF_CORE_READ(dentry, d_parent);
+	if (dentry == BPF_CORE_READ(mount, mnt.mnt_root) || dentry == parent) {
+		struct mount *above = BPF_CORE_READ(mount, mnt_parent);
+
+		if (above == mount)
+			return 1;
+		work->dentry = (u64)BPF_CORE_READ(mount, mnt_mountpoint);
+		work->mount = (u64)above;
+		return 0;
+	}
+	length = BPF_CORE_READ(dentry, d_name.len);
+	name = BPF_CORE_READ(dentry, d_name.name);
+	start = work->path_start;
+	if (length > NAME_BYTES || length + 1 > start)
+		return 1;
+	start -= length + 1;
+	if (start >= PB_EXECUTABLE_BYTES)
+		return 1;
+	work->path_start = start;
+	work->process.executable[start] = '/';
+	length &= NAME_BYTES;
+	bpf_probe_read_kernel(work->process.executable + start + 1, length, name);
+	work->dentry = (u64)parent;
+	return 0;
+}
+
+/* Puts the path to the end of .executable. Not static: checked by the verifier once, and called with numbers only
+ * (pointers need Linux 5.12). `address` is of a struct file. */
+__noinline int fill_executable(u32 slot, u64 address)
+{
+	struct process_scratch *work = get_process_scratch(slot);
 	struct file *file = (struct file *)address;
-	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
-	struct vfsmount *vfsmount = BPF_CORE_READ(file, f_path.mnt);
-	struct mount *mount = (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
-	u32 start = PB_EXECUTABLE_BYTES;
-	u8 *buffer;
+	u64 vfsmount;
 
 	if (!work)
 		return 0;
-	buffer = work->process.executable;
-	for (int i = 0; i < PATH_COMPONENTS; i++) {
-		struct dentry *parent = BPF_CORE_READ(dentry, d_parent);
-		const unsigned char *name;
-		u32 length;
-
-		if (dentry == BPF_CORE_READ(mount, mnt.mnt_root) || dentry == parent) {
-			struct mount *above = BPF_CORE_READ(mount, mnt_parent);
-
-			if (above == mount)
-				break;
-			dentry = BPF_CORE_READ(mount, mnt_mountpoint);
-			mount = above;
-			continue;
-		}
-		length = BPF_CORE_READ(dentry, d_name.len);
-		name = BPF_CORE_READ(dentry, d_name.name);
-		if (length > NAME_BYTES || length + 1 > start)
-			break;
-		start -= length + 1;
-		if (start >= PB_EXECUTABLE_BYTES)
-			break;
-		buffer[start] = '/';
-		length &= NAME_BYTES;
-		bpf_probe_read_kernel(buffer + start + 1, length, name);
-		dentry = parent;
-	}
-	work->process.executable_bytes = PB_EXECUTABLE_BYTES - start;
+	vfsmount = (u64)BPF_CORE_READ(file, f_path.mnt);
+	work->dentry = (u64)BPF_CORE_READ(file, f_path.dentry);
+	work->mount = vfsmount - bpf_core_field_offset(struct mount, mnt);
+	work->path_start = PB_EXECUTABLE_BYTES;
+	REPEAT(PATH_COMPONENTS, add_component, &slot);
+	work->process.executable_bytes = PB_EXECUTABLE_BYTES - work->path_start;
 	return 0;
 }
 
@@ -132,14 +155,20 @@ static __always_inline int is_resource_variable(const u64 *text)
 	       (text[3] & 0xff) == '=';
 }
 
-/* One piece of the environment: a string, or what one read of a long one gave. 0: that was the last. */
-static __always_inline int add_environment(struct process_scratch *work)
+/* One piece of the environment: a string, or what one read of a long one gave. 1: that was the last. */
+static long add_environment(u32 index, u32 *slot)
 {
-	u32 used = work->environment_bytes, bytes, keep = work->keep;
-	long got = bpf_probe_read_user_str(work->chunk, ENVIRONMENT_CHUNK, (void *)work->environment_at);
+	struct process_scratch *work = get_process_scratch(*slot);
+	u32 used, bytes, keep;
+	long got;
 
+	if (!work || work->environment_at >= work->environment_end)
+		return 1;
+	got = bpf_probe_read_user_str(work->chunk, ENVIRONMENT_CHUNK, (void *)work->environment_at);
 	if (got <= 0 || got > ENVIRONMENT_CHUNK)
-		return 0;
+		return 1;
+	used = work->environment_bytes;
+	keep = work->keep;
 	bytes = got;
 	if (!work->inside)
 		keep = is_resource_variable(work->chunk);
@@ -154,22 +183,23 @@ static __always_inline int add_environment(struct process_scratch *work)
 		bpf_probe_read_kernel(work->process.environment + used, bytes & (2 * ENVIRONMENT_CHUNK - 1),
 		                      work->chunk);
 	}
-	return 1;
+	return 0;
 }
 
 /* Keeps the OTEL_* strings that name a resource; the others may be secrets (OTEL_EXPORTER_OTLP_HEADERS).
  * Current's memory, in the exec tracepoint: the kernel has just written these pages, so they are resident.
  * All that changes from piece to piece is in the scratch, not in registers: the verifier checks one path a piece. */
-__noinline int fill_environment(struct process_scratch *work, u64 at, u64 end)
+__noinline int fill_environment(u32 slot, u64 at, u64 end)
 {
+	struct process_scratch *work = get_process_scratch(slot);
+
 	if (!work)
 		return 0;
 	work->environment_bytes = 0;
 	work->environment_at = at;
+	work->environment_end = end;
 	work->inside = 0;
-	for (int i = 0; i < ENVIRONMENT_STRINGS; i++)
-		if (work->environment_at >= end || !add_environment(work))
-			break;
+	REPEAT(ENVIRONMENT_STRINGS, add_environment, &slot);
 	if (work->environment_bytes >= PB_ENVIRONMENT_BYTES) {
 		work->environment_bytes = PB_ENVIRONMENT_BYTES;
 		work->process.environment[PB_ENVIRONMENT_BYTES - 1] = 0;
@@ -181,16 +211,16 @@ __noinline int fill_environment(struct process_scratch *work, u64 at, u64 end)
 /* What is of the task itself, not of its program. */
 static __always_inline void fill_identity(struct pb_process *process, struct task_struct *task)
 {
-	struct task_struct *leader = task->group_leader;
-	struct pid *pid = leader->thread_pid;
+	struct task_struct *leader = READ(task, group_leader);
+	struct pid *pid = READ(leader, thread_pid);
 	u32 level = BPF_CORE_READ(pid, level);
 
-	process->parent_tgid = task->real_parent->tgid;
-	process->start_ns = leader->start_time;
+	process->parent_tgid = READ(task, real_parent, tgid);
+	process->start_ns = READ(leader, start_time);
 	process->cgroup_id = cgroup_of(task);
 	process->exit_ns = 0;
 	process->exit_status = 0;
-	process->uid = task->cred->uid.val;
+	process->uid = READ(task, cred, uid.val);
 	process->reserved = 0;
 	bpf_probe_read_kernel(process->comm, sizeof(process->comm), task->comm);
 	bpf_probe_read_kernel(&process->namespace_pid, sizeof(u32),
@@ -220,8 +250,8 @@ static __always_inline void keep_parent(struct process_scratch *work, struct tas
 static __noinline void add_process(struct task_struct *task, int found)
 {
 	u32 slot = found == FOUND_BY_SEEDER;
-	struct process_scratch *work = bpf_map_lookup_elem(&process_scratches, &slot);
-	struct mm_struct *mm = task->mm;
+	struct process_scratch *work = get_process_scratch(slot);
+	struct mm_struct *mm = READ(task, mm);
 	struct file *file = BPF_CORE_READ(mm, exe_file);
 
 	if (!work)
@@ -233,9 +263,9 @@ static __noinline void add_process(struct task_struct *task, int found)
 	fill_identity(&work->process, task);
 	keep_parent(work, task);
 	if (file)
-		fill_executable(work, (u64)file);
+		fill_executable(slot, (u64)file);
 	if (found == FOUND_EXEC && mm)
-		fill_environment(work, BPF_CORE_READ(mm, env_start), BPF_CORE_READ(mm, env_end));
+		fill_environment(slot, BPF_CORE_READ(mm, env_start), BPF_CORE_READ(mm, env_end));
 	store_process(work, task);
 }
 
@@ -244,8 +274,7 @@ static __always_inline void inherit_process(struct task_struct *parent, struct t
 {
 	struct pb_process_key key = process_key(parent);
 	struct pb_process *known = bpf_map_lookup_elem(&processes, &key);
-	u32 zero = 0;
-	struct process_scratch *work = bpf_map_lookup_elem(&process_scratches, &zero);
+	struct process_scratch *work = get_process_scratch(0);
 
 	if (!known || !work) {
 		add_process(child, FOUND_RUNNING);
@@ -263,6 +292,33 @@ static __always_inline int is_known_process(struct task_struct *task)
 	return bpf_map_lookup_elem(&processes, &key) != NULL;
 }
 
+#ifndef PERFBUF_PLAIN
+
+static __always_inline int is_first_end(struct pb_process *process, struct pb_process_key *key, u64 now)
+{
+	return replace_u64(&process->exit_ns, 0, now);
+}
+
+#else
+
+/* Processes that have ended: a key is put in once, which tells two last threads apart. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct pb_process_key);
+	__type(value, u64);
+} ended_processes SEC(".maps");
+
+static __always_inline int is_first_end(struct pb_process *process, struct pb_process_key *key, u64 now)
+{
+	if (bpf_map_update_elem(&ended_processes, key, &now, BPF_NOEXIST))
+		return 0;
+	process->exit_ns = now;
+	return 1;
+}
+
+#endif
+
 /* 1: this call closed it. Two last threads may both see the group dead: exactly one of them gets 1. */
 static __always_inline int close_process(struct task_struct *task, u64 now, s32 status)
 {
@@ -271,7 +327,7 @@ static __always_inline int close_process(struct task_struct *task, u64 now, s32 
 
 	if (!process)
 		return 1;
-	if (__sync_val_compare_and_swap(&process->exit_ns, 0, now) != 0)
+	if (!is_first_end(process, &key, now))
 		return 0;
 	process->exit_status = status;
 	return 1;

@@ -61,7 +61,7 @@ struct {
 /* The id that gettid() gives the task itself. */
 static __always_inline u32 own_tid(struct task_struct *task)
 {
-	struct pid *pid = task->thread_pid;
+	struct pid *pid = READ(task, thread_pid);
 	u32 level = BPF_CORE_READ(pid, level), tid = 0;
 
 	bpf_probe_read_kernel(&tid, sizeof(tid),
@@ -88,10 +88,10 @@ static __noinline void refresh_spans(struct span_cache *cache, const struct pb_s
 	if (!gate)
 		return;
 	if (!gate->start_ns)
-		__sync_val_compare_and_swap(&gate->start_ns, 0, start);
+		replace_u64(&gate->start_ns, 0, start);
 	if (gate->start_ns != start)
 		return;
-	cache->tid = own_tid(bpf_get_current_task_btf());
+	cache->tid = own_tid(current_task());
 	cache->buckets = gate->buckets;
 }
 

@@ -101,7 +101,7 @@ static __noinline void capture_at_enter(void *ctx, struct page *page, u64 number
 SEC("tp_btf/sys_enter")
 int perfbuf_sys_enter(u64 *ctx)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	struct page *page = get_page(task);
 	struct pt_regs *regs;
 	u64 number;
@@ -180,7 +180,7 @@ static __always_inline void finish_call(void *ctx, struct page *page, struct tas
 /* sys_exit without sys_enter: a clone's child side, a call that began before recording, or a denial. 1: a record. */
 static __noinline int open_at_exit(struct page *page, struct pt_regs *regs, s64 result, u64 now)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	u32 flags = page->head.flags;
 	s32 number = arch_number(regs);
 	int fresh = flags & PB_PAGE_FRESH && !result;
@@ -211,7 +211,7 @@ static __noinline void forget_exec(struct page *page, u64 now)
 SEC("tp_btf/sys_exit")
 int perfbuf_sys_exit(u64 *ctx)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	struct page *page = get_page(task);
 	struct pt_regs *regs;
 	s64 result;

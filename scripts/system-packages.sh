@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the system packages of a set (build, test, fuzz, bench-readers) when one is missing; as an ordinary user by sudo.
+# Installs the system packages of a set (build, test, fuzz, bench-readers, kernels) when one is missing; as an ordinary user by sudo.
 # Knows Debian and Ubuntu; elsewhere it says what is needed and goes on. Source: apt-get(8), dpkg-query(1).
-# usage: system-packages.sh build|test|fuzz|bench-readers
+# usage: system-packages.sh build|test|fuzz|bench-readers|kernels
 set -eu
 
 here=$(dirname "$0")
@@ -22,7 +22,9 @@ case $1 in
 		[ -n "$version" ] || packages="clang"
 		;;
 	bench-readers) packages=python3-bpfcc ;; # a contender
-	*) echo "usage: system-packages.sh build|test|fuzz|bench-readers" >&2; exit 2 ;;
+	# Guests of scripts/test_kernels.py; the keyring holds the keys of Debian's other releases too.
+	kernels) packages="busybox-static debian-archive-keyring qemu-system-x86" ;;
+	*) echo "usage: system-packages.sh build|test|fuzz|bench-readers|kernels" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>&1; then

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -90,6 +91,11 @@ class BpfObject:
             raise ValueError(f"the BPF object {self._path} is closed")
         return self._object
 
+    @property
+    def name(self) -> str:
+        """The file's name without its endings."""
+        return self._path.name.removesuffix(".bpf.o")
+
     def variables(self) -> list[str]:
         """Names of the constants that `set_rodata` can set."""
         names, index = [], 0
@@ -133,6 +139,12 @@ class BpfObject:
             yield each
             each = lib.bpf_object__next_map(self._object, each)
 
+    def load_only(self, names: Iterable[str]) -> None:
+        """Of the programs in the object, `load` leaves out all others."""
+        wanted = set(names)
+        for name, program in self._programs().items():
+            lib.bpf_program__set_autoload(program, name in wanted)
+
     def load(self) -> None:
         """Creates the maps and loads the programs; KernelError with the verifier's log when the kernel refuses."""
         lib.pb_shim_listen(self._said, _SAID_BYTES)
@@ -150,6 +162,13 @@ class BpfObject:
         doing = f"loading the BPF object {self._path.name}"
         if number in (errno.EPERM, errno.EACCES) and not has_bpf():
             return f"{doing}: this needs root, or the capabilities CAP_BPF and CAP_PERFMON"
+        if is_locked_down():
+            return f"{doing}: BPF may not read this kernel's memory; boot it without lockdown=confidentiality"
+        if number == errno.EPERM and (limit := resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]) >= 0:
+            return (
+                f"{doing}: refused although CAP_BPF and CAP_PERFMON are there; before Linux 5.11 BPF memory counts "
+                f"against RLIMIT_MEMLOCK, which is {limit} bytes here: raise it"
+            )
         log = ffi.string(self._log).decode("utf-8", "replace").strip()
         if log:
             return f"{doing}: the kernel's verifier refused it:\n{log}\n{doing}"
@@ -253,6 +272,14 @@ class BpfObject:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def is_locked_down() -> bool:
+    """Whether the kernel forbids BPF to read kernel memory."""
+    try:
+        return "[confidentiality]" in Path("/sys/kernel/security/lockdown").read_text()
+    except OSError:
+        return False
 
 
 def has_bpf() -> bool:

@@ -6,26 +6,21 @@ What it is not: it decides nothing; `otel-perfbuf check` prints it. It leaves no
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import platform
 import resource
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from otel_perfbuf.errors import ConfigError, KernelError
 
-from .object import BpfObject, builtin_object
+from .features import FEATURES, load_builtin, refusal
+from .object import is_locked_down
 
-__all__ = ["Finding", "probe_host"]
+__all__ = ["Finding", "probe_bpf"]
 
-_SYS_BPF = {"x86_64": 321, "aarch64": 280}
-_BPF_MAP_CREATE = 0
-_MAP_TYPE_RINGBUF = 27
-_RB_OVERWRITE = 1 << 19
 _CAPABILITIES = {39: "CAP_BPF", 38: "CAP_PERFMON", 19: "CAP_SYS_PTRACE", 2: "CAP_DAC_READ_SEARCH", 14: "CAP_IPC_LOCK"}
 _CAP_SYS_ADMIN = 21
 
@@ -46,21 +41,6 @@ def _read(path: str) -> str:
         return Path(path).read_text().strip()
     except OSError:
         return ""
-
-
-def _ringbuf(flags: int) -> int:
-    """0, or the errno of creating one page of BPF ring buffer with ``flags``."""
-    number = _SYS_BPF.get(platform.machine())
-    if number is None:
-        return errno.ENOSYS
-    attributes = struct.pack("=5I", _MAP_TYPE_RINGBUF, 0, 0, os.sysconf("SC_PAGE_SIZE"), flags).ljust(120, b"\0")
-    buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = libc.syscall(ctypes.c_long(number), _BPF_MAP_CREATE, buffer, len(attributes))
-    if fd < 0:
-        return ctypes.get_errno()
-    os.close(fd)
-    return 0
 
 
 def _kernel() -> Finding:
@@ -87,22 +67,21 @@ def _capabilities() -> Finding:
 
 
 def _recorder() -> Finding:
-    """The programs are loaded for real (and freed): that is the test of tp_btf, task storage and iterators."""
-    name = "flight recorder"
+    """The programs are loaded for real (and freed), in the form that this kernel takes."""
+    name, plain = "flight recorder", []
     try:
-        with BpfObject(builtin_object("syscalls")) as program:
-            program.load()
+        load_builtin("syscalls", lambda program: plain.append(program.name != "syscalls")).close()
     except (KernelError, ConfigError) as error:
         first = str(error).splitlines()[0]
-        return Finding(
-            name, False, True, f"the programs do not load: {first}", "needs root and Linux 5.11 (task storage)"
-        )
-    return Finding(name, True, True, "the programs load (tp_btf, task storage, task iterator)")
+        return Finding(name, False, True, f"the programs do not load: {first}", "needs root and Linux 5.10 with BTF")
+    form = "plainly: a hash table of threads" if plain[-1] else "with task storage"
+    return Finding(name, True, True, f"the programs load ({form})")
 
 
-def _perf() -> Finding:
-    paranoid = _read("/proc/sys/kernel/perf_event_paranoid")
-    return Finding("perf rings", True, False, f"perf_event_paranoid {paranoid or 'unknown'}")
+def _feature(name: str) -> Finding:
+    error = refusal(name)
+    detail = "there" if error is None else f"refused: {os.strerror(error.errno or 0)}"
+    return Finding(name, error is None, False, detail)
 
 
 def _memlock() -> Finding:
@@ -125,21 +104,9 @@ def _tracefs() -> Finding:
     )
 
 
-def _shared_ring() -> Finding:
-    error = _ringbuf(0)
-    detail = "BPF ring buffer" if not error else os.strerror(error)
-    return Finding("ring buffer", not error, False, detail, "needs Linux 5.8 and CAP_BPF")
-
-
-def _overwritable_ring() -> Finding:
-    error = _ringbuf(_RB_OVERWRITE)
-    detail = "BPF_F_RB_OVERWRITE" if not error else f"BPF_F_RB_OVERWRITE is refused: {os.strerror(error)}"
-    return Finding("overwritable ring buffer", not error, False, detail, "needs Linux 6.19; perf rings are used")
-
-
 def _lockdown() -> Finding:
     text = _read("/sys/kernel/security/lockdown")
-    closed = "[confidentiality]" in text
+    closed = is_locked_down()
     return Finding(
         "lockdown",
         not closed,
@@ -176,9 +143,7 @@ _PROBES: tuple[Callable[[], Finding], ...] = (
     _capabilities,
     _lockdown,
     _recorder,
-    _perf,
-    _shared_ring,
-    _overwritable_ring,
+    *(partial(_feature, name) for name in FEATURES),
     _memlock,
     _tracefs,
     _unprivileged,
@@ -186,6 +151,6 @@ _PROBES: tuple[Callable[[], Finding], ...] = (
 )
 
 
-def probe_host() -> list[Finding]:
-    """Every capability, in the order in which they are shown."""
+def probe_bpf() -> list[Finding]:
+    """Every capability that is not of rings (otel_perfbuf/rings/probe.py), in the order in which they are shown."""
     return [probe() for probe in _PROBES]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 
+from .features import load_builtin
 from .maps import BpfMap
-from .object import BpfObject, builtin_object
 from .process_table import ProcessEntry, Stats, read_process, read_processes, read_stats
 
 __all__ = ["ProcessProgram"]
@@ -16,13 +16,7 @@ class ProcessProgram:
     """Loaded when made; its samples (bpf/records.h) go to ``events_map`` from `attach` on. Never about the caller."""
 
     def __init__(self) -> None:
-        self._object = BpfObject(builtin_object("process"))
-        try:
-            self._object.set_rodata("agent_tgid", os.getpid())
-            self._object.load()
-        except BaseException:
-            self._object.close()
-            raise
+        self._object = load_builtin("process", lambda program: program.set_rodata("agent_tgid", os.getpid()))
 
     def attach(self) -> None:
         """Begins to send."""

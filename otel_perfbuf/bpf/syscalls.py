@@ -19,8 +19,9 @@ from typing import Self
 from otel_perfbuf._core._core import lib
 from otel_perfbuf.errors import ConfigError
 
+from .features import load_builtin
 from .maps import BpfMap
-from .object import BpfObject, builtin_object
+from .object import BpfObject
 from .process_table import ProcessEntry, Stats, read_processes, read_stats
 from .spans import SpanMaps
 
@@ -72,30 +73,32 @@ class SyscallProgram:
     ) -> None:
         alerts = alerts or AlertRules()
         self._turn = threading.Lock()  # the iterators share one copy of a page for each CPU
-        self._object = BpfObject(builtin_object("syscalls"))
-        try:
-            constants: dict[str, bytes | int] = {
-                "rules": syscall_rules,
-                "agent_tgid": os.getpid(),
-                "filter_targets": int(filter_targets),
-                "forward": int(forward),
-                "record_unknown": int(record_unknown),
-                "shared_history": int(bool(shared_history_bytes)),
-                "use_target_comms": int(bool(comms)),
-                "use_target_cgroups": int(bool(cgroups)),
-                "use_exclude_comms": int(bool(exclude_comms)),
-                "alert_all": int(alerts.everything),
-                "alert_exit_codes": int(alerts.nonzero),
-                "alert_signals_mask": sum(1 << number for number in set(alerts.signals)),
-                "alert_oom_kill": int(alerts.oom_kill),
-                "alert_errnos": _bits(alerts.errnos, lib.PB_ALERT_ERRNOS),
-                "alert_slow_ns": alerts.slow_ns,
-            }
+        constants: dict[str, bytes | int] = {
+            "rules": syscall_rules,
+            "agent_tgid": os.getpid(),
+            "filter_targets": int(filter_targets),
+            "forward": int(forward),
+            "record_unknown": int(record_unknown),
+            "shared_history": int(bool(shared_history_bytes)),
+            "use_target_comms": int(bool(comms)),
+            "use_target_cgroups": int(bool(cgroups)),
+            "use_exclude_comms": int(bool(exclude_comms)),
+            "alert_all": int(alerts.everything),
+            "alert_exit_codes": int(alerts.nonzero),
+            "alert_signals_mask": sum(1 << number for number in set(alerts.signals)),
+            "alert_oom_kill": int(alerts.oom_kill),
+            "alert_errnos": _bits(alerts.errnos, lib.PB_ALERT_ERRNOS),
+            "alert_slow_ns": alerts.slow_ns,
+        }
+
+        def prepare(program: BpfObject) -> None:
             for name, value in constants.items():
-                self._object.set_rodata(name, value)
+                program.set_rodata(name, value)
             if shared_history_bytes:
-                self._object.make_ringbuf("history", shared_history_bytes, overwritable=True)
-            self._object.load()
+                program.make_ringbuf("history", shared_history_bytes, overwritable=True)
+
+        self._object = load_builtin("syscalls", prepare)
+        try:
             for name, names in (("target_comms", comms), ("exclude_comms", exclude_comms)):
                 for comm in names:
                     self._object.maps[name].update(_comm_key(comm), _U32.pack(1))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from otel_perfbuf.bpf.probe import probe_host
+from otel_perfbuf.rings.probe import probe_host
 
 __all__ = ["add_arguments", "run"]
 

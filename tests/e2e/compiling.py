@@ -6,15 +6,13 @@ What it is not: a build of the project. C where a test needs exactly known syste
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from building import program
 
 __all__ = ["Compile", "compiled"]
-
-PROGRAMS = Path(__file__).parent / "programs"
 
 Compile = Callable[[str], Path]
 
@@ -26,10 +24,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     folder.chmod(0o755)
 
     def build(name: str) -> Path:
-        path = folder / name
-        if not path.exists():
-            source = PROGRAMS / f"{name}.c"
-            subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-pthread", "-o", path, source], check=True)
-        return path
+        return program(name, folder)
 
     return build

@@ -16,12 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from building import program as build
+
 from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.bpf.syscalls import AlertRules, SyscallProgram
 from otel_perfbuf.records import build_plan, syscall_rules
 from otel_perfbuf.rings import PerfReader, Sample
 
-SOURCE = Path(__file__).parent / "programs" / "targets.c"
 BODIES = {
     lib.PB_RECORD_SYSCALL: "struct pb_syscall",
     lib.PB_RECORD_ENTRY: "struct pb_record",
@@ -35,10 +36,8 @@ BODIES = {
 
 
 def compile_targets(folder: Path) -> Path:
-    """Builds targets.c; gives the program's path."""
-    program = folder / "targets"
-    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-pthread", str(SOURCE), "-o", str(program)], check=True)
-    return program
+    """The path of targets.c's program."""
+    return build("targets", folder)
 
 
 @cache

@@ -15,19 +15,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from building import program as build
+
 from otel_perfbuf.bpf import BpfObject
 from otel_perfbuf.testing import padded
 
-PROGRAMS = Path(__file__).parent / "programs"
 libc = ctypes.CDLL(None)
 
 
 def compile_programs(folder: Path) -> None:
-    """Builds rings.bpf.o and the writer into a folder."""
-    source = PROGRAMS / "rings.bpf.c"
-    command = ["clang", "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-c", str(source), "-o"]
-    subprocess.run([*command, str(folder / "rings.bpf.o")], check=True)
-    subprocess.run(["cc", "-O2", str(PROGRAMS / "ring_writer.c"), "-o", str(folder / "ring_writer")], check=True)
+    """rings.bpf.o and the writer in a folder."""
+    build("rings.bpf.o", folder)
+    build("ring_writer", folder)
 
 
 @contextmanager

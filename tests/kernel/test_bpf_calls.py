@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bpf_recording import Target, compile_targets, recording, state_of, wait_until
+from machine import heavy
 
 from otel_perfbuf._core._core import lib
 
@@ -227,12 +228,13 @@ def test_records_without_a_ring_are_counted(targets: Path) -> None:
 
 
 def test_pages_read_under_full_speed_are_never_torn(targets: Path) -> None:
-    """500 copies while the thread writes: each page's records are whole and its sequences are consecutive."""
+    """Copies of a page that is written: each page's records are whole and its sequences are consecutive."""
     with Target(targets, "calls", "100000000") as target, recording() as recorded:
         recorded.program.follow(target.pid)
         target.go()
         torn = seen = 0
-        for _ in range(500):
+        copies = heavy(500)
+        for _ in range(copies):
             page = recorded.page(target.pid)
             torn += bool(page.flags & lib.PB_PAGE_TORN)
             numbers = [record.sequence for record in [*page.sent, *page.records]]
@@ -241,5 +243,5 @@ def test_pages_read_under_full_speed_are_never_torn(targets: Path) -> None:
                 assert page.open_call.sequence == numbers[-1] + 1 == page.last_sequence
             seen += len(numbers)
         target.process.send_signal(signal.SIGKILL)
-    assert seen > 500
-    assert torn < 25
+    assert seen > copies
+    assert torn <= copies // 20

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from bpf_recording import wait_until
+from building import program as build
 
 from otel_perfbuf._core._core import ffi
 from otel_perfbuf.bpf import BpfObject, builtin_object, open_pinned_map
@@ -25,13 +26,6 @@ STRUCTS = [
 INT, STRUCT, VOLATILE, DATASEC, VAR = 1, 4, 9, 15, 14
 EXTRA = {1: 4, 3: 12, 14: 4, 17: 4}  # bytes behind a type: int, array, var, decl_tag; the others by their vlen
 BY_VLEN = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
-REFUSED = """
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-int volatile nowhere;
-SEC("tp_btf/sys_enter") int wild(long long *context) { return *(int *)(long)nowhere; }
-char LICENSE[] SEC("license") = "GPL";
-"""
 
 
 def _section(data: bytes, wanted: str) -> bytes:
@@ -121,11 +115,7 @@ def test_what_is_no_bpf_object_gets_a_sentence(tmp_path: Path) -> None:
 
 def test_a_refused_program_comes_with_the_verifiers_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The log is in the error, and neither libbpf nor we print anything."""
-    (tmp_path / "bad.bpf.c").write_text(REFUSED)
-    multiarch = subprocess.run(["gcc", "-print-multiarch"], capture_output=True, text=True).stdout.strip()
-    command = ["clang", "-O2", "-g", "-target", "bpf", f"-I/usr/include/{multiarch}", "-c", "bad.bpf.c", "-o", "bad.o"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    with BpfObject(tmp_path / "bad.o") as program, pytest.raises(KernelError, match="invalid mem access"):
+    with BpfObject(build("refused.bpf.o", tmp_path)) as program, pytest.raises(KernelError, match="invalid mem access"):
         program.load()
     assert capfd.readouterr() == ("", "")
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ring_program import PROGRAMS, libc, number_of
+from building import program as build
+from ring_program import libc, number_of
 
 from otel_perfbuf.bpf import BpfObject
 from otel_perfbuf.errors import ConfigError, KernelError, NotOverwritable, NotSupported
@@ -26,9 +26,7 @@ NO_WAKEUP, DISCARD = 1 << 16, 1 << 17
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BpfObject]:
     """The program on this process's own calls."""
-    target = tmp_path_factory.mktemp("ringbuf") / "ringbuf.bpf.o"
-    command = ["clang", "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-c", str(PROGRAMS / "ringbuf.bpf.c"), "-o"]
-    subprocess.run([*command, str(target)], check=True)
+    target = build("ringbuf.bpf.o", tmp_path_factory.mktemp("ringbuf"))
     with BpfObject(target) as program:
         program.set_rodata("target_tgid", os.getpid())
         program.load()

@@ -27,15 +27,14 @@ FEATURES: Mapping[str, tuple[str, bool]] = {
 NEEDED = ("task storage", "fetching atomics")
 
 
-def refusal(name: str) -> KernelError | None:
-    """Why the kernel refuses a feature of FEATURES; None: it has it."""
-    program, attaches = FEATURES[name]
+def refusal(*names: str) -> KernelError | None:
+    """Why the kernel refuses one of these features of FEATURES; None: it has them all."""
+    programs = [FEATURES[name][0] for name in names]
     with BpfObject(builtin_object("probe")) as probe:
-        probe.load_only([program])
+        probe.load_only(programs)
         try:
             probe.load()
-            if attaches:
-                probe.attach([program])
+            probe.attach([FEATURES[name][0] for name in names if FEATURES[name][1]])
         except KernelError as error:
             return error
     return None
@@ -49,7 +48,7 @@ def load_builtin(name: str, prepare: Callable[[BpfObject], None]) -> BpfObject:
     try:
         return _loaded(name, prepare)
     except KernelError as error:
-        if all(refusal(feature) is None for feature in NEEDED):
+        if refusal(*NEEDED) is None:
             raise
         try:
             return _loaded(f"{name}_plain", prepare)

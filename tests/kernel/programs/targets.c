@@ -39,10 +39,26 @@ static void fork_and_wait(int code)
 	waitpid(child, NULL, 0);
 }
 
+/* Until the leader sleeps in pause: /proc/PID/stat tells the leader's state. */
+static void await_leader(void)
+{
+	char text[256] = "", *name_end;
+
+	do {
+		int fd = open("/proc/self/stat", O_RDONLY);
+
+		if (read(fd, text, sizeof(text) - 1) < 0)
+			abort();
+		close(fd);
+		name_end = strrchr(text, ')');
+	} while (!name_end || name_end[2] != 'S');
+}
+
 static void *exec_true(void *argument)
 {
 	char *arguments[] = { "true", "from", "a", "thread", NULL };
 
+	await_leader();
 	execve("/bin/true", arguments, environ);
 	return argument;
 }

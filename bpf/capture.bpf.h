@@ -220,38 +220,60 @@ __noinline int count_entries(u64 at, u32 bytes)
 	return entries.count;
 }
 
+/* The next buffer of a vector: its bytes behind their number. 1: that was the last. */
+static long capture_part(u32 index, u64 *unused)
+{
+	struct scratch *scratch = get_scratch();
+	struct vector_walk *walk;
+	u64 iov[2], bytes, at;
+	u32 used, each;
+	u8 *data;
+
+	if (!scratch)
+		return 1;
+	at = scratch->at;
+	walk = &scratch->vector;
+	used = walk->used;
+	each = walk->each;
+	if (index >= walk->count || used + each + 16 > CAPTURE_LIMIT / 2 ||
+	    bpf_probe_read_user(iov, sizeof(iov), (void *)(walk->at + 16 * index)))
+		return 1;
+	bytes = iov[1] < walk->left ? iov[1] : walk->left;
+	walk->left -= bytes;
+	if (bytes > each)
+		bytes = each;
+	used &= CAPTURE_LIMIT / 2 - 1;
+	bytes &= CAPTURE_LIMIT / 2 - 1;
+	if (at > RECORD_LIMIT - 2 * sizeof(struct pb_capture))
+		return 1;
+	data = scratch->record + at + sizeof(struct pb_capture);
+	data += used;
+	if (bytes && bpf_probe_read_user(data + 8, bytes, (void *)iov[0]))
+		*(u64 *)data = ~0ULL; /* cannot be read */
+	else
+		*(u64 *)data = bytes;
+	walk->used = used + 8 + ((bytes + 7) & ~7ULL);
+	return 0;
+}
+
 /* What `count` iovecs at `at` point to. `each`: bytes of a buffer at most; `left`: bytes that were moved. */
 __noinline int capture_vector(u64 at, u32 count, u32 each, u64 left)
 {
 	struct scratch *scratch = get_scratch();
 	struct pb_capture *capture;
-	u32 used = 0;
+	u64 unused = 0;
 
 	if (!scratch || scratch->at > RECORD_LIMIT - 2 * sizeof(*capture))
 		return 0;
 	capture = (struct pb_capture *)(scratch->record + scratch->at);
 	capture->extent = count < EXTENT_MAX ? count : EXTENT_MAX;
-	for (u32 i = 0; i < VECTORS; i++) {
-		u8 *data = (u8 *)(capture + 1);
-		u64 iov[2], bytes;
-
-		if (i >= count || used + each + 16 > CAPTURE_LIMIT / 2 ||
-		    bpf_probe_read_user(iov, sizeof(iov), (void *)(at + 16 * i)))
-			break;
-		bytes = iov[1] < left ? iov[1] : left;
-		left -= bytes;
-		if (bytes > each)
-			bytes = each;
-		used &= CAPTURE_LIMIT / 2 - 1;
-		bytes &= CAPTURE_LIMIT / 2 - 1;
-		data += used;
-		if (bytes && bpf_probe_read_user(data + 8, bytes, (void *)iov[0]))
-			*(u64 *)data = ~0ULL; /* cannot be read */
-		else
-			*(u64 *)data = bytes;
-		used += 8 + ((bytes + 7) & ~7ULL);
-	}
-	finish_capture(scratch, capture, (u8 *)(capture + 1), used);
+	scratch->vector.at = at;
+	scratch->vector.left = left;
+	scratch->vector.count = count;
+	scratch->vector.each = each;
+	scratch->vector.used = 0;
+	REPEAT(VECTORS, capture_part, &unused);
+	finish_capture(scratch, capture, (u8 *)(capture + 1), scratch->vector.used);
 	return 0;
 }
 

@@ -39,6 +39,15 @@ struct spanned_head {
 	struct pb_span_record span;
 };
 
+/* Where the capture of a vector's buffers is. */
+struct vector_walk {
+	u64 at;   /* the iovecs */
+	u64 left; /* bytes that the call moved and no buffer here has had yet */
+	u32 count;
+	u32 each; /* bytes of a buffer at most */
+	u32 used;
+};
+
 /* A record on its way: the sample header stands before it, with a span or without, so that it can be sent alone. The
  * slack lets the verifier see that any capture that begins inside .record ends inside the element. */
 struct scratch {
@@ -56,6 +65,7 @@ struct scratch {
 	u64 done;     /* bits: memory that a rule has captured at this moment */
 	u64 now;      /* when its event happened */
 	struct captured_call call;
+	struct vector_walk vector;
 };
 
 /* Used with preemption off (tracepoints), never by the iterators. */

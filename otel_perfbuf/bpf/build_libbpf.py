@@ -31,6 +31,7 @@ struct bpf_program *bpf_object__next_program(const struct bpf_object *obj, struc
 const char *bpf_map__name(const struct bpf_map *map);
 int bpf_map__fd(const struct bpf_map *map);
 _Bool bpf_map__is_internal(const struct bpf_map *map);
+int bpf_map__set_autocreate(struct bpf_map *map, _Bool autocreate);
 int bpf_map__set_max_entries(struct bpf_map *map, __u32 max_entries);
 const char *bpf_program__name(const struct bpf_program *prog);
 const char *bpf_program__section_name(const struct bpf_program *prog);

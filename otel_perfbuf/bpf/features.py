@@ -23,6 +23,7 @@ FEATURES: Mapping[str, tuple[str, bool]] = {
     "kprobes": ("kprobes", True),
     "fentry": ("fentry", True),
 }
+_MAPS = {"task storage": "storage"}
 # What the first form of our programs needs; the plain one (bpf/features.bpf.h) does without.
 NEEDED = ("task storage", "fetching atomics")
 
@@ -31,7 +32,7 @@ def refusal(*names: str) -> KernelError | None:
     """Why the kernel refuses one of these features of FEATURES; None: it has them all."""
     programs = [FEATURES[name][0] for name in names]
     with BpfObject(builtin_object("probe")) as probe:
-        probe.load_only(programs)
+        probe.load_only(programs, [_MAPS[name] for name in names if name in _MAPS])
         try:
             probe.load()
             probe.attach([FEATURES[name][0] for name in names if FEATURES[name][1]])

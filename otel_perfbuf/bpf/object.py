@@ -139,11 +139,17 @@ class BpfObject:
             yield each
             each = lib.bpf_object__next_map(self._object, each)
 
-    def load_only(self, names: Iterable[str]) -> None:
-        """Of the programs in the object, `load` leaves out all others."""
-        wanted = set(names)
+    def load_only(self, programs: Iterable[str], maps: Iterable[str] | None = None) -> None:
+        """`load` leaves out all other programs, and all other maps unless ``maps`` is None."""
+        wanted = set(programs)
         for name, program in self._programs().items():
             lib.bpf_program__set_autoload(program, name in wanted)
+        if maps is None:
+            return
+        wanted = set(maps)
+        for each in self._each_map():
+            if not lib.bpf_map__is_internal(each):
+                lib.bpf_map__set_autocreate(each, ffi.string(lib.bpf_map__name(each)).decode() in wanted)
 
     def load(self) -> None:
         """Creates the maps and loads the programs; KernelError with the verifier's log when the kernel refuses."""
@@ -154,7 +160,7 @@ class BpfObject:
         if failed:
             raise KernelError(number, self._refused(number))
         for each in self._each_map():
-            if not lib.bpf_map__is_internal(each):
+            if not lib.bpf_map__is_internal(each) and lib.bpf_map__fd(each) >= 0:  # load_only leaves some out
                 name = ffi.string(lib.bpf_map__name(each)).decode()
                 self._maps[name] = BpfMap(lib.bpf_map__fd(each), name=name)
 

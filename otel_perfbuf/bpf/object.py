@@ -172,8 +172,8 @@ class BpfObject:
             return f"{doing}: BPF may not read this kernel's memory; boot it without lockdown=confidentiality"
         if number == errno.EPERM and (limit := resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]) >= 0:
             return (
-                f"{doing}: refused although CAP_BPF and CAP_PERFMON are there; before Linux 5.11 BPF memory counts "
-                f"against RLIMIT_MEMLOCK, which is {limit} bytes here: raise it"
+                f"{doing}: refused although CAP_BPF and CAP_PERFMON are there; where BPF memory counts against "
+                f"RLIMIT_MEMLOCK ({limit} bytes; before Linux 5.11), raise it{self._words()}"
             )
         log = ffi.string(self._log).decode("utf-8", "replace").strip()
         if log:

@@ -111,6 +111,12 @@ class FlightRecorder:
             self._condition.notify_all()
             return making.done
 
+    def suppress(self, kind: TriggerKind, count: int) -> None:
+        """Counts occurrences that were not told one by one; see Gate.suppress."""
+        with self._condition:
+            if self._gate is not None:
+                self._gate.suppress(kind, count)
+
     def _joins(self, firing: Firing, making: _Making) -> bool:
         """It fired before the last snapshot, in the same trace, or, where one of both has no trace, in the same process
         (in ``record``: anything of CMD).

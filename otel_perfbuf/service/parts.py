@@ -114,6 +114,9 @@ class Recorder(Protocol):
     def fire(self, firing: Firing) -> Future[Any] | None:
         """Returns at once: the dump that it will be part of, or None (suppressed)."""
 
+    def suppress(self, kind: TriggerKind, count: int) -> None:
+        """Counts occurrences that were not told one by one."""
+
     def stop(self, timeout_s: float) -> bool:
         """Finishes what is in the making; False when that was not done in time."""
 

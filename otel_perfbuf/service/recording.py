@@ -71,7 +71,9 @@ class Recording:
         if options.triggers.socket is not None:
             self._spans = history.spans(options.triggers.told_to_applications())
             self._socket = SocketTrigger(
-                options.triggers.socket, register=self._spans.register if self._spans is not None else None
+                options.triggers.socket,
+                register=self._spans.register if self._spans is not None else None,
+                suppress=self._recorder.suppress,
             )
             self._triggers.append(self._socket)
         alerts = history.alerts(options.triggers)

@@ -26,14 +26,17 @@ from pydantic import BaseModel, ConfigDict
 
 from otel_perfbuf.triggers.bound import RUN_DIRECTORY, BoundSocket, bind_unix
 from otel_perfbuf.triggers.datagram import DATAGRAM_MAX_BYTES, Datagram, Refused, parse_datagram
-from otel_perfbuf.triggers.firing import Fire, Firing
+from otel_perfbuf.triggers.firing import Fire, Firing, TriggerKind
 from otel_perfbuf.triggers.namespaces import host_pid, host_tid
+from otel_perfbuf.triggers.pace import Pace
 
 __all__ = ["SocketOptions", "SocketTrigger"]
 
 _log = logging.getLogger("otel_perfbuf.triggers.socket")
 _CREDENTIALS: Final = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _PASSED_FDS_MAX: Final = 16
+_STORM_LOOK_S: Final = 0.002
+_STORM_END_MS: Final = 1000  # by then the skipped can be told
 _CONTROL_BYTES: Final = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_PASSED_FDS_MAX * 4)
 
 
@@ -49,6 +52,7 @@ class SocketTrigger:
     """Fires for each datagram that is of the contract's form and comes from who may send it.
 
     ``refused`` counts by cause: malformed, oversized, version, kind, field, sender, permission, unavailable, failed.
+    ``suppress`` is told of those that were only counted, since their sender stormed (pace.py).
     ``register`` takes over the pid and the socket of a process that registers for exact spans (SpanRegistry.register).
     """
 
@@ -60,8 +64,12 @@ class SocketTrigger:
         proc: str = "/proc",
         mode: int = 0o666,
         register: Callable[[int, int], bool] | None = None,
+        suppress: Callable[[TriggerKind, int], object] | None = None,
     ) -> None:
         self._options = options
+        self._suppress = suppress
+        self._pace = Pace()
+        self._last_kind: TriggerKind = "span_error"
         self._register = register
         self._clock = clock
         self._proc = proc
@@ -105,10 +113,19 @@ class SocketTrigger:
         poller.register(self._wake, select.POLLIN)
         stopping = False
         while not stopping:
-            stopping = any(ready == self._wake for ready, _ in poller.poll())
+            storming = self._pace.storming
+            if storming:
+                self._tell_skipped()
+                time.sleep(_STORM_LOOK_S)
+            stopping = any(ready == self._wake for ready, _ in poller.poll(_STORM_END_MS if storming else None))
             for _ in range(1024):  # then look at the wake-up again: a storm must not hold up a stop
                 if not self._take_one(listening):
                     break
+
+    def _tell_skipped(self) -> None:
+        skipped = self._pace.take_skipped()
+        if skipped and self._suppress is not None:
+            self._suppress(self._last_kind, skipped)
 
     def _take_one(self, listening: socket.socket) -> bool:
         try:
@@ -122,9 +139,12 @@ class SocketTrigger:
         passed: list[int] = []
         try:
             sender, passed = _sender(control)
+            if sender is not None and not self._pace.takes(sender[0]):
+                return True
             outcome = self._judge(data, flags, sender, passed)
             if isinstance(outcome, Firing):
                 assert self._fire is not None
+                self._last_kind = outcome.kind
                 self._fire(outcome)
             elif outcome is not None:
                 self._refuse(outcome, sender)

@@ -35,7 +35,7 @@ from otel_perfbuf.service.parts import Gate, MadeDump
 from otel_perfbuf.service.running import Running
 from otel_perfbuf.service.telemetry import METRICS, Sample, Telemetry
 from otel_perfbuf.triggers.datagram import Datagram, build_datagram
-from otel_perfbuf.triggers.firing import Evidence, Fire, Firing, Match, Trigger
+from otel_perfbuf.triggers.firing import Evidence, Fire, Firing, Match, Trigger, TriggerKind
 from otel_perfbuf.triggers.process_exit import ProcessExitOptions
 
 
@@ -135,6 +135,10 @@ class _Recorder:
         self._emit(dump)
         future.set_result(dump)
         return future
+
+    def suppress(self, kind: TriggerKind, count: int) -> None:
+        """As the real one."""
+        self._gate.suppress(kind, count)
 
     def stop(self, timeout_s: float) -> bool:
         """Notes it."""

@@ -1,0 +1,3 @@
+module example.invalid/trigger
+
+go 1.21

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a storm of firings costs the agent: CPU time of the trigger's side over wall time.
 
-usage: storm.py [PER_SECOND]. A process of its own sends datagrams at the pace that is asked for, for three seconds; what
-it cannot get rid of (the socket's queue is full) it drops, as the SDK's processors do.
+usage: storm.py [PER_SECOND]. A process of its own sends datagrams at the pace that is asked for, for three seconds;
+what it cannot get rid of (the socket's queue is full) it drops, as the SDK's processors do.
 """
 
 from __future__ import annotations

@@ -87,8 +87,12 @@ class Agent:
         if self._notifier.watchdog_s is None:
             return signal.sigwait(_SIGNALS)
         while (found := signal.sigtimedwait(_SIGNALS, self._notifier.watchdog_s)) is None:
-            running.status()
-            self._notifier.alive()
+            try:
+                running.status()
+            except Exception as fault:  # noqa: BLE001 - whatever it is: systemd is to know, the agent goes on until then
+                _log.error("a part of the agent does not answer, so systemd's watchdog is not fed: %s", fault)
+            else:
+                self._notifier.alive()
         return found.si_signo
 
     def _start(self, configuration: Configuration, kept: Kept | None = None) -> Running:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from agent import running_agent
@@ -90,6 +93,52 @@ def test_no_trigger_is_lost_while_reloading(tmp_path: Path) -> None:
                 agent.read_log(0.02)
         eventually(lambda: fired(agent.command("status", "--json").stdout) == sent)
     assert sent > 5
+
+
+def test_otlp_requests_are_answered_over_reloads(tmp_path: Path) -> None:
+    """A client that sends spans all the time gets 200 for each, whatever is reloaded behind the receiver."""
+    config = config_to_file(tmp_path)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    config["receivers"]["otlp"] = {"protocols": {"http": {"endpoint": f"127.0.0.1:{port}"}}}
+    config["connectors"]["flight_recorder"]["triggers"]["span_error"] = {}
+    config["service"]["pipelines"]["traces/in"] = {"receivers": ["otlp"], "exporters": ["flight_recorder"]}
+    span = {"traceId": "11" * 16, "spanId": "22" * 8, "name": "a", "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    sent = 0
+    with running_agent(tmp_path, config) as agent:
+        for turn in range(3):
+            # The second time round the flight recorder itself begins anew.
+            config["exporters"]["file"]["path"] = str(tmp_path / f"dumps-{turn}.jsonl")
+            config["connectors"]["flight_recorder"]["hold_off"] = f"{turn // 2 + 1}s"
+            agent.reload(config)
+            before = agent.log.count("the new configuration runs")
+            while agent.log.count("the new configuration runs") == before:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+                connection.request("POST", "/v1/traces", body, {"Content-Type": "application/json"})
+                assert connection.getresponse().status == 200
+                connection.close()
+                sent += 1
+                agent.read_log(0.02)
+        assert "left running: " in agent.log
+        assert "receivers.otlp" in agent.log
+        with unix_connection(agent.control) as control:
+            control.request("GET", "/metrics")
+            metrics = control.getresponse().read().decode()
+    assert f'otelcol_receiver_accepted_spans{{receiver="otlp"}} {sent}\n' in metrics
+
+
+@contextlib.contextmanager
+def unix_connection(path: Path) -> Iterator[http.client.HTTPConnection]:
+    """HTTP over the control socket."""
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(path))
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 def fired(status: str) -> int:

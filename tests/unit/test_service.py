@@ -24,12 +24,13 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from otel_perfbuf.errors import KernelError, PerfbufError, ReaderClosed
 from otel_perfbuf.exporters.payload import Chunk, Payload
 from otel_perfbuf.service import log
-from otel_perfbuf.service.agent import Agent
+from otel_perfbuf.service.agent import Agent, _blocked_signals
 from otel_perfbuf.service.alerts import AlertTrigger
 from otel_perfbuf.service.config import parse
 from otel_perfbuf.service.control_client import ControlClient
 from otel_perfbuf.service.kept import Outlet
 from otel_perfbuf.service.model import Configuration
+from otel_perfbuf.service.notify import Notifier
 from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions, TriggersOptions
 from otel_perfbuf.service.parts import Gate, MadeDump
 from otel_perfbuf.service.running import Running
@@ -600,6 +601,32 @@ def test_a_reload_leaves_running_what_is_unchanged(tmp_path: Path, parts: _Parts
         running.stop()
     assert (_records(tmp_path / "dumps"), _records(tmp_path / "new")) == (3, 3)
     assert _records(tmp_path / "live") == 1 + 4 + 4
+
+
+def test_the_watchdog_is_fed_only_while_every_part_answers(tmp_path: Path, parts: _Parts) -> None:
+    """A part that fails to tell its state is logged, systemd hears nothing that time, and the agent goes on."""
+    asked: list[str] = []
+
+    class _Running:
+        def status(self) -> dict[str, Any]:
+            asked.append("status")
+            if len(asked) == 1:
+                raise PerfbufError("it hangs")
+            if len(asked) == 3:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGHUP)
+            return {}
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd, _blocked_signals():
+        systemd.bind(str(tmp_path / "notify"))
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "20000"}
+        agent = Agent(lambda: parse(_tree(tmp_path)), parts, notifier=Notifier(environment))
+        assert agent._next_signal(_Running()) == signal.SIGHUP  # type: ignore[arg-type]
+        heard = [systemd.recv(100), systemd.recv(100)]
+        with pytest.raises(BlockingIOError):
+            systemd.recv(100)
+    assert heard == [b"WATCHDOG=1"] * 2
+    assert Notifier({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "20000", "WATCHDOG_PID": "1"}).watchdog_s is None
+    assert Notifier({}).watchdog_s is None
 
 
 def test_results_wait_for_the_new_way() -> None:

@@ -2,7 +2,7 @@
 """The kernel tests on other kernels: boots Debian's under QEMU, two at a time, and prints a line for each.
 
 Use: test_kernels.py [SERIES ...] (default: the series of tests/vm/features.tsv and the newest that is served)
-     --thread multi   both virtual CPUs run at once: for races (tests/vm/races)
+     --thread multi   both virtual CPUs run at once: the tests marked as races, by default on the newest kernel only
      --tests PATH ... other tests than all of tests/kernel and the end-to-end tests of tests/vm/e2e
 Passed is a kernel whose tests passed or were skipped for a feature that `otel-perfbuf check` finds missing there and
 tests/vm/features.tsv says is missing; what check finds must be the table's row for row. A series that the mirror serves
@@ -134,12 +134,15 @@ def judge(kernel: Kernel, found: Boot, logs: Path) -> Verdict:
     return verdict
 
 
+def newest_series(debian: Debian) -> str:
+    """The newest that is served or in the table."""
+    return max([*debian.series(), *read_table()[0]], key=lambda series: tuple(map(int, series.split("."))))
+
+
 def wanted_kernels(debian: Debian, asked: Sequence[str]) -> list[Kernel]:
     """The newest kernel of each series that is asked for and served."""
-    served, (listed, _) = debian.series(), read_table()
-    newest = max([*served, *listed], key=lambda series: tuple(map(int, series.split("."))))
-    kernels = []
-    for series in asked or list(dict.fromkeys([*listed, newest])):
+    served, kernels = debian.series(), []
+    for series in asked or list(dict.fromkeys([*read_table()[0], newest_series(debian)])):
         kernel = debian.newest(series)
         if kernel is None:
             print(f"{series}: not served by the mirror any more (served: {', '.join(served)})", flush=True)
@@ -153,8 +156,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("series", nargs="*")
     parser.add_argument("--thread", choices=["single", "multi"], default="single")
-    parser.add_argument("--tests", nargs="+", default=["tests/kernel", *(PROJECT / "tests/vm/e2e").read_text().split()])
+    parser.add_argument("--tests", nargs="+")
     args = parser.parse_args()
+    single = args.thread == "single"
+    tests = args.tests or [
+        "tests/kernel",
+        *((PROJECT / "tests/vm/e2e").read_text().split() if single else ["-m", "race"]),
+    ]
     if platform.machine() != "x86_64":
         print(f"test-kernels: nothing tested: it boots x86-64 kernels, and this machine is {platform.machine()}")
         return 0
@@ -162,13 +170,13 @@ def main() -> int:
     try:
         debian = Debian(cache)
         debian.update()
-        kernels = wanted_kernels(debian, args.series)
+        kernels = wanted_kernels(debian, args.series or ([] if single else [newest_series(debian)]))
     except MirrorError as error:
         print(f"test-kernels: asking the mirror for kernels failed: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="otel-perfbuf-kernels-") as folder, ThreadPoolExecutor(AT_ONCE) as pool:
         initramfs = Path(folder, "guest.cpio")
-        pack(PROJECT, initramfs, [*args.tests, "--tb=short"], SLOWNESS)
+        pack(PROJECT, initramfs, [*tests, "--tb=short"], SLOWNESS)
 
         def run(kernel: Kernel) -> Verdict:
             logs = LOGS / f"{kernel.series}-{args.thread}"

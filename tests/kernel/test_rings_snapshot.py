@@ -116,6 +116,7 @@ def test_reading_an_overwritable_reader_is_refused(program: BpfObject) -> None:
 
 
 @pytest.mark.timeout(300 + SNAPSHOTS // 10)  # every byte is checked in Python, on one CPU of a machine that may be busy
+@pytest.mark.race
 @pytest.mark.parametrize(
     ("max_sample_bytes", "snapshots", "swap"), [(LARGEST, SNAPSHOTS, False), (None, 150, False), (None, 300, True)]
 )

@@ -22,6 +22,7 @@ from otel_perfbuf.service.privileges import (
 __all__ = ["needs_of", "restrict"]
 
 _LISTENERS: Final = ("receivers", "extensions")
+_FIRST_FREE_PORT: Final = 1024  # net.ipv4.ip_unprivileged_port_start, as it usually is
 
 
 def restrict(configuration: Configuration) -> list[str]:
@@ -41,14 +42,17 @@ def needs_of(configuration: Configuration) -> dict[Capability, str]:
             for key, value in _leaves(component.options):
                 if key == "endpoint" and section in _LISTENERS:
                     port = value.rpartition(":")[2]
-                    if value.startswith("unix://"):
+                    if value.startswith(("unix://", "/")):
                         written.append(value.removeprefix("unix://"))
-                    elif port.isdigit() and int(port) < 1024:
+                    elif port.isdigit() and int(port) < _FIRST_FREE_PORT:
                         needs[CAP_NET_BIND_SERVICE] = f"{section}.{component.id} listens on port {port}"
                 elif key == "path" and section != "receivers":
                     written.append(value)
                 elif key == "directory":
                     written.append(os.path.join(value, "dump"))
+    for reader in configuration.service.telemetry.metrics.readers:
+        if reader.pull is not None and (number := reader.pull.exporter.prometheus.port) < _FIRST_FREE_PORT:
+            needs[CAP_NET_BIND_SERVICE] = f"service.telemetry.metrics.readers listens on port {number}"
     return {**needs, **writing_needs(written)}
 
 

@@ -25,7 +25,7 @@ help:
 	@echo 'make test-asan   the unit tests over a build with address and undefined-behaviour sanitizers'
 	@echo 'make bench       what recording costs, beside ftrace'
 	@echo 'make fuzz        what parses bytes in C, under the sanitizers, for FUZZ_SECONDS (60)'
-	@echo 'make bench-readers  the ring readers beside libbpf and cilium/ebpf'
+	@echo 'make bench-readers  the ring readers beside libbpf, cilium/ebpf and bcc'
 	@echo 'make wheel       dist/*.whl'
 	@echo 'make test-fresh  make demo and make test in a bare Debian 12 and 13'
 

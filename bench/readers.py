@@ -4,10 +4,10 @@
 Every contender is a process of its own on one CPU, with rings of 4 MiB (the recorder's default) and its own writer: a
 process on another CPU whose getpgid calls become 100-byte samples. So all find the same bytes in the same state: just
 written by another CPU, in no cache of the reader's. In an order that is shuffled each round each drains full rings
-three times; the first brings its code back into the caches and is not counted. What counts is the process's CPU time:
+twice; the first time brings its code back into the caches and is not counted. What counts is the process's CPU time:
 nothing is waited for, and other work on the machine is left out. Medians.
 Then full overwritable rings: the snapshot's copy beside memcpy of the same rings into the same kind of memory.
-What it is not: what recording costs (recording.py). usage: readers.py [--rounds 11] [--check]  (--check: exit 1 when
+What it is not: what recording costs (recording.py). usage: readers.py [--rounds 15] [--check]  (--check: exit 1 when
 ours miss their bounds: batches <= libbpf's empty callback, 2 x faster than ReadInto, bytes <= 1.2 libbpf, Sample faster
 than bcc's callback, copy >= 90 % of memcpy)
 """
@@ -35,7 +35,7 @@ from otel_perfbuf.rings.reader import _mapped
 HERE = Path(__file__).resolve().parent
 BUILT = HERE.parent / ".cache" / "bench"
 RING_BYTES, SAMPLE_BYTES, RECORDS = 4 << 20, 100, 36_000
-DRAINS = 3  # in a row; the first is not counted
+DRAINS = 2  # in a row; the first is not counted
 libc = ctypes.CDLL(None)
 SYSTEM_PYTHON = "/usr/bin/python3"
 
@@ -167,7 +167,7 @@ def copies(rounds: int, cpus: tuple[int, ...]) -> tuple[float, float, float]:
 def main() -> int:
     """Runs and prints; with --check 1 when a bound is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     cpus, before = online_cpus(), os.sched_getaffinity(0)

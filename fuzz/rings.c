@@ -44,15 +44,18 @@ static uint64_t word(const uint8_t *data, size_t size, size_t index)
 
 static void check_frames(const struct pb_frame *frames, uint64_t count, uint64_t arena_bytes)
 {
-	for (uint64_t i = 0; i < count; i++)
+	/* Zeroed before: a second walk that found fewer than the first would show. */
+	for (uint64_t i = 0; i < count; i++) {
+		CHECK(frames[i].type == PERF_RECORD_SAMPLE || frames[i].type == PERF_RECORD_LOST);
 		CHECK(frames[i].offset <= arena_bytes && frames[i].bytes <= arena_bytes - frames[i].offset);
+	}
 }
 
 static void walk(const uint8_t *data, size_t size, uint64_t sample_type, uint32_t flags)
 {
 	uint64_t bytes = size & ~7ULL, room = bytes / PB_FRAME_MIN_BYTES + 1;
 	uint8_t *arena = malloc(bytes + 1); /* exactly sized: a byte too far is found */
-	struct pb_frame *frames = malloc(room * sizeof(*frames));
+	struct pb_frame *frames = calloc(room, sizeof(*frames));
 	struct pb_walk counted = { 0 }, filled = { 0 };
 
 	memcpy(arena, data, bytes);
@@ -74,7 +77,7 @@ static void perf_ring(const uint8_t *data, size_t size, const struct choices *ch
 	struct pb_ring ring = {
 		.page = &page, .data = memory, .capacity = capacity, .cursor = word(data, size, 2) & ~7ULL
 	};
-	struct pb_frame *frames = malloc((capacity / PB_FRAME_MIN_BYTES + 1) * sizeof(*frames));
+	struct pb_frame *frames = calloc(capacity / PB_FRAME_MIN_BYTES + 1, sizeof(*frames));
 	struct pb_ring_state state;
 	struct pb_walk total;
 
@@ -102,7 +105,7 @@ static void ringbuf(const uint8_t *data, size_t size, const struct choices *choi
 {
 	uint64_t capacity = 8ULL << choices->capacity_log2 % 14, words[3], consumer;
 	uint8_t *memory = calloc(1, capacity), *arena = malloc(capacity);
-	struct pb_frame *frames = malloc((capacity / 8 + 1) * sizeof(*frames));
+	struct pb_frame *frames = calloc(capacity / 8 + 1, sizeof(*frames));
 	struct pb_ringbuf ring = { .consumer = &consumer, .producer = words, .data = memory, .capacity = capacity };
 	struct pb_ringbuf_rest rest;
 	struct pb_ring_state state;

@@ -58,6 +58,17 @@ struct {
 	__type(value, struct pb_span_state);
 } span_state SEC(".maps");
 
+/* OpenTelemetry eBPF Instrumentation's own (OBI: bpffs otel/traces_ctx_v1), where it is pinned: user space puts that
+ * map in the place of this one. Key: pid_tgid; value: begins with trace id and span id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, u64);
+	__type(value, struct pb_span_ids);
+} obi_spans SEC(".maps");
+
+const volatile u8 use_obi = 0;
+
 /* The id that gettid() gives the task itself. */
 static __always_inline u32 own_tid(struct task_struct *task)
 {
@@ -130,8 +141,20 @@ static __noinline struct pb_span_slot *find_slot(struct span_cache *cache, u32 t
 	return NULL;
 }
 
-/* The current thread's span into *ids. 0: it runs none, or nobody tells. */
-static __always_inline int read_span(struct span_cache *cache, const struct pb_sample *sample, struct pb_span_ids *ids)
+/* What OBI says of the current thread; an entry of zeroes is none. */
+static __noinline int read_obi(struct pb_span_ids *ids)
+{
+	u64 thread = bpf_get_current_pid_tgid();
+	struct pb_span_ids *found = bpf_map_lookup_elem(&obi_spans, &thread);
+
+	if (!found || !ids)
+		return 0;
+	*ids = *found;
+	return *(u64 *)ids->span_id != 0;
+}
+
+/* What the process itself says of the current thread. */
+static __always_inline int read_own(struct span_cache *cache, const struct pb_sample *sample, struct pb_span_ids *ids)
 {
 	struct pb_span_state *state = get_span_state();
 	struct pb_span_slot *slot;
@@ -148,6 +171,12 @@ static __always_inline int read_span(struct span_cache *cache, const struct pb_s
 	*ids = slot->ids;
 	barrier();
 	return *(volatile u32 *)&slot->active == 1 && slot->tid == cache->tid;
+}
+
+/* The current thread's span into *ids. 0: it runs none, or nobody tells. */
+static __always_inline int read_span(struct span_cache *cache, const struct pb_sample *sample, struct pb_span_ids *ids)
+{
+	return read_own(cache, sample, ids) || (use_obi && read_obi(ids));
 }
 
 /* At a thread's end: its slot is free, so that no later thread with its id finds it. */

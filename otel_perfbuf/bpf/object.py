@@ -151,6 +151,12 @@ class BpfObject:
             if not lib.bpf_map__is_internal(each):
                 lib.bpf_map__set_autocreate(each, ffi.string(lib.bpf_map__name(each)).decode() in wanted)
 
+    def reuse_map(self, name: str, other: BpfMap) -> None:
+        """Puts a map that exists already in the place of map ``name``, before `load`; KernelError when it cannot be."""
+        error = lib.pb_shim_map_reuse(self._open_object(), name.encode(), other.fd)
+        if error:
+            raise KernelError(-error, f"taking map {other.name} for {name} of {self._path.name}")
+
     def load(self) -> None:
         """Creates the maps and loads the programs; KernelError with the verifier's log when the kernel refuses."""
         lib.pb_shim_listen(self._said, _SAID_BYTES)

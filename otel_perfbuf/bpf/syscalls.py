@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from otel_perfbuf._core._core import lib
+from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.errors import ConfigError
 
 from .features import load_builtin
-from .maps import BpfMap
+from .maps import BpfMap, open_pinned_map
 from .object import BpfObject
 from .process_table import ProcessEntry, Stats, read_processes, read_stats
 from .spans import SpanMaps
@@ -49,6 +49,26 @@ class AlertRules:
     slow_ns: int = 0
 
 
+OBI_MAP = "/sys/fs/bpf/otel/traces_ctx_v1"
+"""Where OpenTelemetry eBPF Instrumentation pins which span each thread runs (FACTS 33)."""
+
+_HASHES = frozenset({1, 9})  # linux/bpf.h: BPF_MAP_TYPE_HASH, _LRU_HASH
+
+
+def _take_obi_map(program: BpfObject, path: str) -> bool:
+    """Lets the program read OBI's map, if it is pinned there and of the form that is known."""
+    if not os.path.exists(path):
+        return False
+    found = open_pinned_map(path)
+    try:
+        fits = found.type in _HASHES and found.key_size == 8 and found.value_size >= ffi.sizeof("struct pb_span_ids")
+        if fits:
+            program.reuse_map("obi_spans", found)
+        return fits
+    finally:
+        found.close()
+
+
 class SyscallProgram:
     """Loaded when made, recording from `attach` on; ``close`` (or the end of a ``with`` block) leaves nothing behind.
 
@@ -70,6 +90,7 @@ class SyscallProgram:
         forward: bool = False,
         record_unknown: bool = True,
         shared_history_bytes: int = 0,
+        obi_map: str = OBI_MAP,
     ) -> None:
         alerts = alerts or AlertRules()
         self._turn = threading.Lock()  # the iterators share one copy of a page for each CPU
@@ -94,6 +115,7 @@ class SyscallProgram:
         def prepare(program: BpfObject) -> None:
             for name, value in constants.items():
                 program.set_rodata(name, value)
+            program.set_rodata("use_obi", int(_take_obi_map(program, obi_map)))
             if shared_history_bytes:
                 program.make_ringbuf("history", shared_history_bytes, overwritable=True)
 

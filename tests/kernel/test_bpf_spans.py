@@ -6,6 +6,8 @@ The oracle is each call's own path, in which the process says which span it had 
 
 from __future__ import annotations
 
+import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +16,9 @@ from pathlib import Path
 
 import pytest
 from bpf_recording import Recording, recording, wait_until
+from otel_perfbuf.bpf._libbpf import lib as libbpf
 
+from otel_perfbuf.bpf import map_from_fd
 from otel_perfbuf.triggers.socket import SocketOptions, SocketTrigger
 from otel_perfbuf.triggers.spans import SpanRegistry
 
@@ -187,3 +191,62 @@ def test_a_map_grows_for_many_threads(recorded: Recording, tmp_path: Path) -> No
         assert registry.refused == {}
         process.finish()
     _check(recorded, 1501)
+
+
+@pytest.fixture
+def bpffs(tmp_path: Path) -> Iterator[Path]:
+    """A bpf file system of this test's own."""
+    folder = tmp_path / "bpf"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "bpf", "bpf", folder], check=True)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_the_map_that_obi_pins_is_read(bpffs: Path) -> None:
+    """Its entry for the thread is the call's span, from when it is there until it is gone; zeroes are none."""
+    path = bpffs / "traces_ctx_v1"
+    fd = int(libbpf.pb_shim_map_create(9, b"traces_ctx_v1", 8, 24, 64, 0))
+    made = map_from_fd(fd)
+    try:
+        made.pin(path)
+        code = (
+            "import os, sys\n"
+            "for name in ('none', '0000000000000009', 'none', 'none'):\n"
+            "    os.write(1, b'ready\\n'); sys.stdin.buffer.readline(); os.access('/probe/' + name, 0)\n"
+            "os.write(1, b'ready\\n'); sys.stdin.buffer.readline()"
+        )
+        with recording(include=["access", "faccessat", "faccessat2"], obi_map=str(path)) as recorded:
+            process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            key = struct.pack("=Q", process.pid << 32 | process.pid)
+            with process:
+                for value in (None, b"\x77" * 16 + (9).to_bytes(8, "big"), bytes(24), None):
+                    assert process.stdout.readline() == b"ready\n"
+                    recorded.program.follow(process.pid)
+                    if value is not None:
+                        made.update(key, value)
+                    else:
+                        made.delete(key)
+                    process.stdin.write(b"\n")
+                    process.stdin.flush()
+                assert process.stdout.readline() == b"ready\n"
+                process.stdin.close()
+            _check(recorded, 4)
+        path.unlink()
+    finally:
+        os.close(fd)
+
+
+def test_a_pinned_map_of_another_form_is_left_alone(bpffs: Path) -> None:
+    """Recording goes on without it."""
+    path = bpffs / "traces_ctx_v1"
+    fd = int(libbpf.pb_shim_map_create(2, b"traces_ctx_v1", 4, 8, 1, 0))
+    try:
+        map_from_fd(fd).pin(path)
+        with recording(rings=False, obi_map=str(path)) as recorded:
+            assert recorded.program.spans.bytes == 0
+        path.unlink()
+    finally:
+        os.close(fd)

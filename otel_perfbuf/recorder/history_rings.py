@@ -18,12 +18,15 @@ from otel_perfbuf.rings.cpus import online_cpus
 from otel_perfbuf.rings.options import capacity_for
 from otel_perfbuf.units import power_of_two_within
 
-__all__ = ["AUTO_CPUS_MAX", "HistoryRings", "RingKind", "plan_rings"]
+__all__ = ["AUTO_CPUS_MAX", "AUTO_LEAST_BYTES", "HistoryRings", "RingKind", "plan_rings"]
 
 RingKind = Literal["per_cpu", "shared", "auto"]
 
-AUTO_CPUS_MAX = 16
+AUTO_CPUS_MAX = 8
 """Up to so many CPUs `auto` takes the shared ring: its writers take turns at one lock."""
+
+AUTO_LEAST_BYTES = 1 << 20
+"""From so large `per_cpu_bytes` on: a writer that loses its CPU within an output stops the others a ring later."""
 
 _LARGEST_SAMPLE_BYTES = 8192  # PB_SAMPLE_MAX_BYTES
 _SHARED_MAX_BYTES = 1 << 31  # BPF maps count their bytes in 32 bits
@@ -75,7 +78,7 @@ def plan_rings(ring: RingKind, per_cpu_bytes: int, *, swap: bool = False) -> His
     """
     each_bytes, cpus = capacity_for(per_cpu_bytes), len(online_cpus())
     per_cpu = HistoryRings(False, each_bytes, cpus, swap)
-    if ring == "per_cpu" or (ring == "auto" and (swap or cpus > AUTO_CPUS_MAX)):
+    if ring == "per_cpu" or (ring == "auto" and (swap or cpus > AUTO_CPUS_MAX or each_bytes < AUTO_LEAST_BYTES)):
         return per_cpu
     if swap:
         raise ConfigError("ring shared with snapshot swap: the shared ring has no second one; write snapshot: copy")

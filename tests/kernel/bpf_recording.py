@@ -21,7 +21,7 @@ from building import program as build
 from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.bpf.syscalls import AlertRules, SyscallProgram
 from otel_perfbuf.records import build_plan, syscall_rules
-from otel_perfbuf.rings import PerfReader, Sample
+from otel_perfbuf.rings import PerfReader, RingbufReader, Sample
 
 BODIES = {
     lib.PB_RECORD_SYSCALL: "struct pb_syscall",
@@ -208,7 +208,9 @@ def parse_pages(data: bytes) -> list[Page]:
 class Recording:
     """The syscall program with its rings, on chosen processes."""
 
-    def __init__(self, program: SyscallProgram, reader: PerfReader | None, alerts: PerfReader | None) -> None:
+    def __init__(
+        self, program: SyscallProgram, reader: PerfReader | RingbufReader | None, alerts: PerfReader | None
+    ) -> None:
         self.program, self.reader, self.alerts = program, reader, alerts
 
     def pages(self) -> list[Page]:
@@ -258,7 +260,7 @@ def recording(
     alerts: AlertRules | None = None,
     **options: Any,
 ) -> Iterator[Recording]:
-    """An attached recording; whom it follows is the caller's choice."""
+    """An attached recording; whom it follows is the caller's choice. ``shared_history_bytes``: on the shared ring."""
     rules = syscall_rules(include=list(include), buffers=buffers, max_path_bytes=path_bytes)
     with SyscallProgram(syscall_rules=rules, filter_targets=filter_targets, alerts=alerts, **options) as program:
         if not rings:
@@ -266,8 +268,12 @@ def recording(
             yield Recording(program, None, None)
             return
         with (
-            PerfReader(
-                program.history_map, per_cpu_bytes=per_cpu_bytes, overwritable=True, max_sample_bytes=8192
+            (
+                RingbufReader(program.history_map)
+                if options.get("shared_history_bytes")
+                else PerfReader(
+                    program.history_map, per_cpu_bytes=per_cpu_bytes, overwritable=True, max_sample_bytes=8192
+                )
             ) as reader,
             PerfReader(program.alerts_map, per_cpu_bytes=1 << 14, wakeup_events=1) as wakes,
         ):

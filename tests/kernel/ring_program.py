@@ -30,10 +30,16 @@ def compile_programs(folder: Path) -> None:
 
 
 @contextmanager
-def ring_program(folder: Path, pid: int) -> Iterator[BpfObject]:
-    """The program, attached and filtered on one process; ``maps["events"]`` is its perf event array."""
+def ring_program(folder: Path, pid: int, *, shared_bytes: int = 0) -> Iterator[BpfObject]:
+    """The program, attached and filtered on one process; ``maps["events"]`` is its perf event array.
+
+    ``shared_bytes``: it is an overwritable BPF ring buffer of so many bytes.
+    """
     with BpfObject(folder / "rings.bpf.o") as program:
         program.set_rodata("target_tgid", pid)
+        if shared_bytes:
+            program.set_rodata("shared", 1)
+            program.make_ringbuf("events", shared_bytes, overwritable=True)
         program.load()
         program.attach()
         yield program
@@ -99,11 +105,14 @@ def mixed_range_bytes(first: int, end: int) -> int:
     return turns * sum(map(mixed_frame_bytes, range(CYCLE))) + sum(map(mixed_frame_bytes, range(first, first + rest)))
 
 
-def check_mixed(data: bytes) -> int:
-    """The number of a mixed sample whose every byte is right; AssertionError for a torn one."""
+def check_mixed(data: bytes, *, pads: bool = True) -> int:
+    """The number of a mixed sample whose every byte is right; AssertionError for a torn one.
+
+    ``pads``: as perf rings do; ring buffers do not.
+    """
     number, words = struct.unpack_from("<QQ", data)
     assert words == mixed_words(number), f"sample {number} claims {words} words"
-    assert len(data) == padded(bytes(words * 8)), f"sample {number} has {len(data)} bytes"
+    assert len(data) == (padded(bytes(words * 8)) if pads else words * 8), f"sample {number} has {len(data)} bytes"
     payload = int.from_bytes(data[16 : words * 8], "little")
     assert payload == (number * ONES[words - 2]) ^ INDEXES[words - 2], f"sample {number} is torn"
     return int(number)

@@ -26,7 +26,7 @@ def shared_capture(
     frames = ffi.new("struct pb_frame[]", max(len(samples), 1))
     for index in range(len(samples)):
         frames[index].offset, frames[index].bytes, frames[index].type = index * SAMPLE_BYTES, SAMPLE_BYTES, 9
-    memory = ffi.from_buffer("uint8_t[]", data or b"-")
+    memory = ffi.from_buffer("uint8_t[]", bytearray(data or b"-"))
     rings = [SimpleNamespace(cpu=0, wrapped=wrapped)]
     batch = SimpleNamespace(arena=memory, frames=frames, frame_count=len(samples), rings=rings)
     stats = SimpleNamespace(ring_records_by_cpu=dict(enumerate(sent)))
@@ -120,3 +120,10 @@ def test_what_the_first_of_two_shared_captures_holds_is_not_gone() -> None:
     second = shared_capture(200, (0, 150, 156, 8), (1, 155, 12, 2), (0, 160, 164, 8), sent=(172, 14))
     edges = ring_edges([first, second], STARTED_NS)
     assert edges == {0: Edge(160, 156, kept=16), 1: Edge(160, 12, kept=2)}
+
+
+def test_samples_that_are_none_say_nothing_of_a_cpu() -> None:
+    """A CPU that is not there, a sample of another version: passed over, and nothing is read beyond."""
+    capture = shared_capture(100, (7, 60, 40, 8), (0, 70, 48, 8), (0, 80, 56, 8), sent=(64, 5))
+    ffi.cast("uint8_t *", capture.batch.arena)[SAMPLE_BYTES] = lib.PB_VERSION + 1
+    assert ring_edges([capture], STARTED_NS) == {0: Edge(100, 56), 1: Edge(100, 5)}

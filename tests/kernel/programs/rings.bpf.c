@@ -17,7 +17,12 @@ typedef int __s32;
 typedef __u16 __be16;
 typedef __u32 __be32;
 typedef __u32 __wsum;
-enum { BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERF_EVENT_ARRAY = 4, BPF_F_CURRENT_CPU = 0xffffffff };
+enum {
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERF_EVENT_ARRAY = 4,
+	BPF_F_CURRENT_CPU = 0xffffffff,
+	BPF_RB_NO_WAKEUP = 1
+};
 #include <bpf/bpf_helpers.h>
 
 #define MAX_BYTES 65536
@@ -25,6 +30,7 @@ enum { BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERF_EVENT_ARRAY = 4, BPF_F_CURRENT_
 #define GETPGID 121
 
 const volatile __u32 target_tgid;
+const volatile __u8 shared; /* 1: user space made `events` a BPF ring buffer */
 
 struct pt_regs {
 	unsigned long di;
@@ -52,7 +58,11 @@ struct {
 static void send(void *ctx, struct buffer *buffer, __u64 bytes)
 {
 	asm volatile("" : "+r"(bytes));
-	if (bytes >= 1 && bytes < MAX_BYTES)
+	if (bytes < 1 || bytes >= MAX_BYTES)
+		return;
+	if (shared)
+		bpf_ringbuf_output(&events, buffer->words, bytes, BPF_RB_NO_WAKEUP);
+	else
 		bpf_perf_event_output(ctx, &events, BPF_F_CURRENT_CPU, buffer->words, bytes);
 }
 

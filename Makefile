@@ -35,7 +35,7 @@ build: $(STAMP)/parts
 demo: build
 	@scripts/demo.sh
 
-test: build $(STAMP)/dev $(STAMP)/system-test $(STAMP)/collector
+test: build $(STAMP)/dev $(STAMP)/system-test $(STAMP)/collector $(STAMP)/backends
 	@scripts/test.sh
 
 test-kernels: build $(STAMP)/dev $(STAMP)/system-test $(STAMP)/system-kernels
@@ -90,6 +90,10 @@ $(STAMP)/dev: $(STAMP)/venv
 
 $(STAMP)/collector: $(wildcard tests/e2e/collector/* tests/e2e/fluent_peer/*) $(STAMP)/dev
 	@scripts/step.sh collector 'Building a real OpenTelemetry Collector' $(BIN)/python tests/e2e/collector.py
+	@touch $@
+
+$(STAMP)/backends: tests/e2e/backends.py $(STAMP)/collector
+	@scripts/step.sh backends 'Building VictoriaLogs' $(BIN)/python tests/e2e/backends.py
 	@touch $@
 
 $(STAMP)/parts: $(C_PARTS) $(STAMP)/venv

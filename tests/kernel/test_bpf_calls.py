@@ -201,7 +201,7 @@ def test_exec_is_captured_at_enter_with_argv_and_the_count_of_the_environment() 
         script = 'read a; empty=; exec /bin/true one "$empty"'  # a constant may lie in a page that is not resident
         with Target(Path("/bin/sh"), "-c", script, env={"A": "1", "B": "2"}) as target:
             target.go(b"go\n")
-            target.process.wait(10)
+            target.process.wait(10 * SLOWNESS)
         records = [record for record in recorded.records() if record.tgid == target.pid]
     (entry,) = [record for record in records if record.name == "<entry>" and record.captures[0].data == b"/bin/true"]
     (call,) = [r for r in records if r.sequence == entry.sequence and r.name == "execve"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from bpf_recording import Recording, Target, compile_targets, recording, state_of, wait_until
+from machine import SLOWNESS
 
 from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.bpf.syscalls import AlertRules, ProcessEntry
@@ -123,7 +124,7 @@ def test_children_that_are_already_there_are_followed(targets: Path) -> None:
         wait_until(lambda: Path(f"/proc/{child}/comm").read_text() == "targets\n", "the child's exec")
         with recording() as recorded:
             recorded.program.follow(parent.pid)
-            parent.communicate(b"x", timeout=10)
+            parent.communicate(b"x", timeout=10 * SLOWNESS)
             assert [event.name for event in recorded.events(child)].count("getppid") == 10
 
 
@@ -228,7 +229,7 @@ def test_a_process_in_a_pid_namespace_has_both_its_ids(targets: Path) -> None:
     """unshare(CLONE_NEWPID): the key is the host's pid, namespace_pid is 1."""
     with recording(comms=["targets"]) as recorded:
         with subprocess.Popen(["unshare", "--pid", "--fork", targets, "calls", "1"], stdin=subprocess.PIPE) as process:
-            process.communicate(b"x", timeout=10)
+            process.communicate(b"x", timeout=10 * SLOWNESS)
         entries = [entry for entry in recorded.program.processes().values() if entry.comm == "targets"]
     assert [entry.namespace_pid for entry in entries] == [1]
 

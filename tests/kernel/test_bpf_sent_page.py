@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from bpf_recording import Page, Recording, Target, parse_sample, recording, wait_until
+from machine import SLOWNESS
 
 from otel_perfbuf._core._core import lib
 
@@ -52,7 +53,7 @@ def test_a_page_sent_long_ago_goes_once_more_at_the_end() -> None:
         wait_until(lambda: time.monotonic_ns() - sent_ns > 1_100_000_000, "a second")
         assert target.process.stdin is not None
         target.go(b"\n")
-        assert target.process.wait(20) == 3
+        assert target.process.wait(20 * SLOWNESS) == 3
         samples = [parse_sample(sample) for sample in recorded.samples()]
         again = [records for records in samples if records[0].sample_kind == lib.PB_SAMPLE_AGAIN]
         assert [[record.sequence for record in records] for records in again] == [[r.sequence for r in page.sent]]
@@ -63,6 +64,6 @@ def test_a_page_sent_long_ago_goes_once_more_at_the_end() -> None:
     with Target(SHELL, "-c", SCRIPT) as target, recording() as recorded:
         waiting_page(recorded, target)
         target.go(b"\n")
-        assert target.process.wait(20) == 3
+        assert target.process.wait(20 * SLOWNESS) == 3
         kinds = {record.sample_kind for sample in recorded.samples() for record in parse_sample(sample)}
         assert lib.PB_SAMPLE_AGAIN not in kinds

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bpf_recording import Recording, Target, compile_targets, recording, wait_until
+from machine import SLOWNESS
 
 from otel_perfbuf.rings.cpus import online_cpus
 
@@ -72,7 +73,7 @@ def test_a_target_whose_cpu_goes_is_recorded_on(targets: Path) -> None:
         recorded.program.follow(target.pid)
         target.go()
         with offline():
-            assert target.process.wait(120) == 0
+            assert target.process.wait(120 * SLOWNESS) == 0
         calls = [event for event in recorded.events(target.pid) if event.name == "getppid"]
         assert len(calls) == 3000
         assert recorded.program.stats().lost == 0

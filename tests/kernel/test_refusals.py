@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from machine import SLOWNESS
 
 NOBODY = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
 FULL_CAPS = "+bpf,+perfmon,+sys_ptrace,+dac_read_search"
@@ -18,7 +19,7 @@ def record(*prefix: str) -> subprocess.CompletedProcess[str]:
     """`record -- true` behind other words."""
     command = [*prefix, sys.executable, "-m", "otel_perfbuf", "record", "--on", "always", "--", "echo", "it ran"]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, cwd=Path(__file__).parents[2]
+        command, capture_output=True, text=True, timeout=300 * SLOWNESS, check=False, cwd=Path(__file__).parents[2]
     )
 
 
@@ -57,7 +58,11 @@ def test_lockdown_is_told() -> None:
     assert "[confidentiality]" in LOCKDOWN.read_text()
     assert "lockdown=confidentiality" in sentence(record())
     check = subprocess.run(
-        [sys.executable, "-m", "otel_perfbuf", "check"], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "otel_perfbuf", "check"],
+        capture_output=True,
+        text=True,
+        timeout=300 * SLOWNESS,
+        check=False,
     )
     assert check.returncode == 1
     assert "NO  lockdown: " in check.stdout

@@ -46,6 +46,7 @@ class SpanMaps:
         """What a process must know to write into a map of so many buckets: sizes in bytes."""
         return {
             "buckets": buckets,
+            "buckets_max": self.buckets_max,
             "slots": int(lib.PB_SPAN_SLOTS),
             "slot_bytes": int(ffi.sizeof("struct pb_span_slot")),
             "hash": [int(lib.PB_SPAN_HASH_1), int(lib.PB_SPAN_HASH_2)],

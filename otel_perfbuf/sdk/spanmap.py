@@ -58,14 +58,15 @@ class Slot:
 
 
 class SpanMap:
-    """A mapping of one map. ``full`` is true once a thread has found no slot in it."""
+    """A mapping of one map. ``full``: a thread has found no slot in it, and there are larger ones."""
 
-    def __init__(self, fd: int, buckets: int, slots: int, hashes: tuple[int, int]) -> None:
+    def __init__(self, fd: int, buckets: int, buckets_max: int, slots: int, hashes: tuple[int, int]) -> None:
         self._mapping = mmap.mmap(fd, buckets * slots * _SLOT_BYTES, mmap.MAP_SHARED)
         self._data = memoryview(self._mapping)
         self._words = self._data.cast("Q")
         self._lock = threading.Lock()
         self._buckets, self._slots, self._hashes = buckets, slots, hashes
+        self._may_grow = buckets < buckets_max
         self.full = False
 
     @property
@@ -85,7 +86,7 @@ class SpanMap:
                 if 0 in owners:
                     places.append((owners.count(0), first + owners.index(0)))
             if not places:
-                self.full = True
+                self.full = self._may_grow
                 return None
             _, index = max(places)
             self._words[index * _WORDS] = tid
@@ -183,7 +184,8 @@ class Registration:
         if len(descriptors) != 1 or answer.get("v") != 1 or answer["slot_bytes"] != _SLOT_BYTES:
             return  # refused, or an agent that speaks of another layout: nothing is written
         first, second = answer["hash"]
-        self.map = SpanMap(descriptors[0], int(answer["buckets"]), int(answer["slots"]), (int(first), int(second)))
+        buckets, most = int(answer["buckets"]), int(answer.get("buckets_max", 0))
+        self.map = SpanMap(descriptors[0], buckets, most, int(answer["slots"]), (int(first), int(second)))
         self.conditions = answer.get("conditions") or {}
         self._asked_for = 0
         self.generation += 1

@@ -15,6 +15,7 @@ import array
 import json
 import logging
 import os
+import resource
 import select
 import selectors
 import socket
@@ -78,6 +79,8 @@ class SpanRegistry:
         self._wake = -1
         self._thread: threading.Thread | None = None
         self._stopping = False
+        # Each process takes two descriptors; the rest of the agent needs some too.
+        self._processes_max = min(maps.processes_max, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self.refused: Counter[str] = Counter()
 
     @property
@@ -157,7 +160,7 @@ class SpanRegistry:
             return
         registered = _Registered(pid, pair, pidfd, _BUCKETS_FIRST)
         try:
-            if len(self._known) >= self._maps.processes_max or self._maps.bytes >= _TOTAL_BYTES_MAX:
+            if len(self._known) >= self._processes_max or self._maps.bytes >= _TOTAL_BYTES_MAX:
                 self._refuse(
                     "full", f"process {pid} gets no exact spans: {len(self._known)} processes have maps already"
                 )
@@ -205,11 +208,13 @@ class SpanRegistry:
         if not request:
             self._forget(registered)
             return
-        wanted = json.loads(request).get("buckets")
-        if type(wanted) is not int or not 0 < wanted <= 1 << 20:
-            raise ValueError(f"process {registered.pid} asked for {wanted!r} buckets")
-        buckets = min(1 << (wanted - 1).bit_length(), self._maps.buckets_max)
-        if buckets > registered.buckets and self._maps.bytes < _TOTAL_BYTES_MAX:
+        buckets = _wanted_buckets(request, self._maps.buckets_max)
+        if buckets <= registered.buckets:
+            # Each request makes the map larger; who sends others only keeps this thread busy.
+            self._refuse("request", f"process {registered.pid} sent a request that is none, and loses its exact spans")
+            self._forget(registered)
+            return
+        if self._maps.bytes < _TOTAL_BYTES_MAX:
             registered.buckets = buckets
             self._give(registered)
             if registered.pid not in self._known:
@@ -232,3 +237,14 @@ class SpanRegistry:
         if registered.pidfd >= 0:
             os.close(registered.pidfd)
             registered.pidfd = -1
+
+
+def _wanted_buckets(request: bytes, most: int) -> int:
+    """How many buckets a process asks for, as a power of two of at most ``most``; 0: it is no request."""
+    try:
+        wanted = json.loads(request)["buckets"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
+    if type(wanted) is not int or not 0 < wanted <= 1 << 20:
+        return 0
+    return min(1 << (wanted - 1).bit_length(), most)

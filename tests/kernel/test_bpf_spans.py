@@ -6,7 +6,9 @@ The oracle is each call's own path, in which the process says which span it had 
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -250,3 +252,44 @@ def test_a_pinned_map_of_another_form_is_left_alone(bpffs: Path) -> None:
         path.unlink()
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize("request_", [b"nonsense", b"[]", b'{"buckets": 16}', b'{"buckets": -1}', b'{"buckets": "8"}'])
+def test_a_process_that_asks_for_nonsense_loses_its_map(recorded: Recording, tmp_path: Path, request_: bytes) -> None:
+    """It is forgotten and counted; the others' maps stay."""
+    path = tmp_path / "trigger.sock"
+    with _agent(recorded, path) as registry:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, _Process(recorded, path, "simple"):
+            sender.connect(str(path))
+            socket.send_fds(sender, [b'{"v": 1, "kind": "register"}'], [theirs.fileno()])
+            theirs.close()
+            answer, descriptors, _, _ = socket.recv_fds(ours, 4096, 4)
+            assert json.loads(answer)["slots"] == 8
+            for descriptor in descriptors:
+                os.close(descriptor)
+            assert registry.registered == 2
+            ours.send(request_)
+            assert ours.recv(1) == b""
+            wait_until(lambda: registry.registered == 1, "only the other one being left")
+        assert registry.refused == {"request": 1}
+
+
+@pytest.mark.parametrize("passed", [0, 2])
+def test_a_registration_without_its_socket_is_refused(recorded: Recording, tmp_path: Path, passed: int) -> None:
+    """No descriptor, two, or a file: counted, and none is kept open."""
+    registry = SpanRegistry(recorded.program.spans)
+    trigger = SocketTrigger(SocketOptions(path=str(tmp_path / "t.sock")), register=registry.register)
+    registry.start()
+    trigger.start(lambda _: None)
+    before = len(os.listdir("/proc/self/fd"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(trigger.path)
+        with open("/dev/null") as file:
+            socket.send_fds(sender, [b'{"v": 1, "kind": "register"}'], [file.fileno()] * passed)
+            socket.send_fds(sender, [b'{"v": 1, "kind": "register"}'], [file.fileno()])
+    wait_until(lambda: trigger.refused["field"] == 2, "two refusals")
+    assert len(os.listdir("/proc/self/fd")) == before
+    trigger.stop()
+    registry.stop()
+    assert registry.registered == 0

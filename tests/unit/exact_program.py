@@ -28,7 +28,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from otel_perfbuf.sdk import FlightRecorderSpanProcessor
 
 BUCKETS, SLOTS = 64, 8
-ANSWER = {"v": 1, "buckets": BUCKETS, "slots": SLOTS, "slot_bytes": 32, "hash": [0x1E3779B1, 0x05EBCA77]}
+ANSWER = {
+    "v": 1,
+    "buckets": BUCKETS,
+    "buckets_max": BUCKETS,
+    "slots": SLOTS,
+    "slot_bytes": 32,
+    "hash": [0x1E3779B1, 0x05EBCA77],
+}
 
 
 class Agent:

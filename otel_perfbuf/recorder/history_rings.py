@@ -25,7 +25,7 @@ RingKind = Literal["per_cpu", "shared", "auto"]
 AUTO_CPUS_MAX = 8
 """Up to so many CPUs `auto` takes the shared ring: its writers take turns at one lock."""
 
-AUTO_LEAST_BYTES = 1 << 20
+AUTO_LEAST_BYTES = 2 << 20
 """From so large `per_cpu_bytes` on: a writer that loses its CPU within an output stops the others a ring later."""
 
 _LARGEST_SAMPLE_BYTES = 8192  # PB_SAMPLE_MAX_BYTES

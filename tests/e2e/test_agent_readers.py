@@ -37,8 +37,8 @@ CALLS = "import os\nfor n in range({count}):\n    os.access(f'/pb-{{n}}', 0)\nos
 
 
 def config_to_file(directory: Path, **receiver: Any) -> dict[str, Any]:
-    """The agent of the other tests, whose dumps go to a file."""
-    config = agent_config(directory, "127.0.0.1:9", ["pbtarget"])
+    """The agent of the other tests, whose dumps go to a file, with all that is held: a loaded machine is slow."""
+    config = agent_config(directory, "127.0.0.1:9", ["pbtarget"], window={"before": "1h"})
     config["receivers"]["perf_buffer/syscalls"].update(receiver)
     config["exporters"] = {"file": {"path": str(directory / "dumps.jsonl")}}
     for pipeline in config["service"]["pipelines"].values():

@@ -26,6 +26,7 @@ from recording import Arrived, parse_lines
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config/beside-a-collector"
 PROGRAMS = Path(__file__).parent / "programs"
+pytestmark = pytest.mark.timeout(600)
 COMM = f"pb{os.getpid()}"  # of this run alone: another one on this host has processes that fail, too
 
 

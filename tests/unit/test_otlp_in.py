@@ -48,6 +48,7 @@ TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 
+pytestmark = pytest.mark.timeout(300)  # real clients and servers on a machine that may be loaded
 Started = Callable[..., OtlpReceiver]
 
 

@@ -24,6 +24,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from otel_perfbuf._core._core import lib
 from otel_perfbuf.triggers.otlp_scan import HITS_MAX, Found, MalformedRequest, Scanner, ScanRules
 
+pytestmark = pytest.mark.timeout(600)  # hypothesis makes large requests, and the machine may be loaded
 RULES = ScanRules(errors=True, longer_than_ns=1000, at_least=17)
 DEPTH = 3
 

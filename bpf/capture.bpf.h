@@ -181,7 +181,10 @@ static __always_inline s64 rule_count(const volatile struct pb_capture_rule *rul
 	case PB_LENGTH_BITS:
 		if (argument >= 6 || (s32)call->args[argument] < 0)
 			return -1;
-		return ((u32)call->args[argument] + 63ULL) / 64 * 8;
+		value = (u32)call->args[argument];
+		if (rule->scale && value)
+			value--; /* memory nodes: the kernel counts one less */
+		return (value + 63) / 64 * 8;
 	default:
 		value = argument < 6 ? call->args[argument] : 0;
 	}

@@ -56,6 +56,7 @@ enum pb_argument_kind {
 	PB_ARG_BITS,           /* captured words of bits in hex: [0x0000000000000003] */
 	PB_ARG_BUFFER_HEX,     /* a buffer, every byte in hex: "\x01\x00" */
 	PB_ARG_BITS_NONE,      /* a set of no bits: [] */
+	PB_ARG_COMM,           /* a string of which the kernel takes 15 bytes */
 	PB_ARG_HANDLE,     /* captured file_handle, part 1 its bytes: {handle_bytes=8, handle_type=1, f_handle="..."} */
 	PB_ARG_MSGBUF,     /* captured type of a message, part 1 its text: {mtype=1, mtext="..."} */
 	PB_ARG_CLONE_ARGS, /* captured clone_args (table: its flags), parts 1 and 2: what it writes, parent_tid and pidfd */
@@ -89,6 +90,8 @@ enum pb_argument_kind {
 	PB_ARG_TTY_CONTROL,    /* c_cflag */
 	PB_ARG_TTY_FLAGS,      /* FLAGS, nothing when there is none */
 	PB_ARG_NEGATIVE_ERRNO, /* -EFAULT */
+	PB_ARG_TICKS,          /* clock ticks of 10 ms, with the seconds as a comment */
+	PB_ARG_CAPABILITIES,   /* FLAGS of 64 bits: the word here and the one 12 bytes behind it */
 	PB_ARG_ONE,            /* 1: a bit that is set, shown by its condition */
 	PB_ARG_SKID,           /* perf's precise_ip: the highest of 16 bits and the one behind them */
 	PB_ARG_INET,           /* inet_addr("127.0.0.1") */

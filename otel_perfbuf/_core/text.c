@@ -72,6 +72,7 @@ static render *const renderers[PB_ARG_KINDS] = {
 	[PB_ARG_BITS] = pb_put_memory,
 	[PB_ARG_BUFFER_HEX] = pb_put_memory,
 	[PB_ARG_BITS_NONE] = pb_put_memory,
+	[PB_ARG_COMM] = pb_put_memory,
 	[PB_ARG_HANDLE] = pb_put_memory,
 	[PB_ARG_MSGBUF] = pb_put_memory,
 	[PB_ARG_CLONE_ARGS] = pb_put_memory,

@@ -6,7 +6,7 @@
  */
 #include "text.h"
 
-enum { STRINGS_SHOWN = 32 }; /* of argv, as strace */
+enum { COMM_SHOWN = 15, STRINGS_SHOWN = 32 }; /* of argv, as strace */
 
 static bool usable(const struct pb_capture_view *view, uint8_t kind)
 {
@@ -53,6 +53,18 @@ static bool put_string(struct pb_writer *out, const struct pb_call *call, uint32
 		return false;
 	shown = view->head.bytes < most ? view->head.bytes : most;
 	pb_put_quoted(out, view->data, shown, shown < view->head.bytes || view->head.flags & PB_CAPTURE_CUT);
+	return true;
+}
+
+/* strace looks at 15 bytes only: of a name as long it cannot know the end. */
+static bool put_comm(struct pb_writer *out, const struct pb_call *call, uint32_t index)
+{
+	const struct pb_capture_view *view = find(call, index, PB_CAPTURE_STRING);
+
+	if (!view)
+		return false;
+	pb_put_quoted(out, view->data, view->head.bytes < COMM_SHOWN ? view->head.bytes : COMM_SHOWN,
+	              view->head.bytes >= COMM_SHOWN);
 	return true;
 }
 
@@ -292,6 +304,8 @@ static bool put_captured(struct pb_writer *out, const struct pb_call *call, cons
 	switch (argument->kind) {
 	case PB_ARG_STRING:
 		return put_string(out, call, index, call->plan->string_bytes);
+	case PB_ARG_COMM:
+		return put_comm(out, call, index);
 	case PB_ARG_PATH:
 		return put_string(out, call, index, UINT32_MAX);
 	case PB_ARG_BUFFER:

@@ -48,6 +48,19 @@ static void put_negative_errno(struct pb_writer *out, const struct pb_plan *plan
 	pb_put(out, name);
 }
 
+static void put_ticks(struct pb_writer *out, int64_t value)
+{
+	pb_put_signed(out, value);
+	if (value <= 0)
+		return;
+	pb_put(out, " /* ");
+	pb_put_signed(out, value / 100);
+	pb_put_char(out, '.');
+	pb_put_char(out, (char)('0' + value / 10 % 10));
+	pb_put_char(out, (char)('0' + value % 10));
+	pb_put(out, " s */");
+}
+
 static void put_skid(struct pb_writer *out, uint64_t value)
 {
 	static const char *const texts[] = { "arbitrary skid", "constant skid", "requested to have 0 skid",
@@ -101,6 +114,13 @@ static void put_value(struct pb_writer *out, const struct pb_call *call, const s
 		if (value)
 			pb_put_flags(out, pb_plan_table(call->plan, field->table), value);
 		return;
+	case PB_ARG_TICKS:
+		put_ticks(out, (int64_t)load_field(bytes, field));
+		return;
+	case PB_ARG_CAPABILITIES: /* the upper halves stand behind all the lower ones */
+		value = load_word(bytes, 16, 0, 4) | load_word(bytes, 16, 12, 4) << 32;
+		pb_put_flags(out, pb_plan_table(call->plan, field->table), value);
+		return;
 	case PB_ARG_NEGATIVE_ERRNO:
 		put_negative_errno(out, call->plan, (int32_t)load_field(bytes, field));
 		return;
@@ -136,6 +156,7 @@ static uint32_t value_bytes(const struct pb_plan *plan, const struct pb_field *f
 		return field->table < plan->struct_count ? plan->structs[field->table].bytes : UINT32_MAX;
 	case PB_ARG_DATE:
 	case PB_ARG_DATE_USEC:
+	case PB_ARG_CAPABILITIES:
 	case PB_ARG_INET6:
 		return 16;
 	case PB_ARG_INET:

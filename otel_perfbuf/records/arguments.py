@@ -103,6 +103,7 @@ class Decoding:
 _CAPTURES = {
     "path": Capture("exit"),
     "string": Capture("exit"),
+    "comm": Capture("exit"),
     "strings": Capture("enter"),
     "environment": Capture("enter"),
     "length_pointer": Capture("both"),

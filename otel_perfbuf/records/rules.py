@@ -34,6 +34,7 @@ _SIZED_BYTES = 256  # of a struct whose size is an argument
 
 _CAPTURE_KINDS = {
     "path": "STRING",
+    "comm": "STRING",
     "string": "STRING",
     "strings": "STRINGS",
     "environment": "COUNT",
@@ -91,6 +92,7 @@ class _Rule:
     part: int = 0
     behind: int | None = None
     offset: int = 0
+    nodes: bool = False
     conditions: tuple[tuple[int, int, int], ...] = ()
 
 
@@ -167,6 +169,8 @@ def _of_argument(index: int, argument: Argument, name: str, limits: _Limits) -> 
     if kind == "WORD":
         length = most
     own = _Rule(kind, index, capture.when, capture.length_from, length, most, capture.scale)
+    if argument.kind == "bits":
+        own = replace(own, nodes=True)
     if name == "rt_sigreturn":
         own = replace(own, offset=limits.mask_offset)
     return [own, *_further(index, argument, capture, limits)]
@@ -199,7 +203,8 @@ def _fill(row: Any, rule: _Rule) -> None:
     row.when = getattr(lib, f"PB_{_WHEN[rule.when]}")
     row.length_from = getattr(lib, f"PB_LENGTH_{rule.length_from.upper()}")
     row.length, row.max_bytes, row.part = rule.length, rule.max_bytes, rule.part
-    row.scale = rule.scale if rule.scale > 1 else 0
+    # of memory nodes one less is counted than the argument says
+    row.scale = rule.scale if rule.scale > 1 or (rule.length_from == "bits" and rule.nodes) else 0
     row.behind, row.offset = (0, rule.offset) if rule.behind is None else (1, rule.behind)
     for index, (argument, mask, value) in enumerate(rule.conditions):
         row.if_argument[index], row.if_mask[index], row.if_value[index] = argument, mask, value

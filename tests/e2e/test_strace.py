@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,22 @@ DIFFERENCES = {
     "strace alone has `--- stopped by`": "its word for a stop without a delivery (strace_log.read_strace)",
     "exec from a thread that is not the first": "strace goes over to the process's id with the execve's return; to the"
     " recorder it is one thread, under its last id (strace_log.read_strace)",
+}
+
+# Lines that may differ by letter (their key is the same): what strace's line matches, and why. Nothing else may.
+LETTERS = {
+    r"if_nametoindex\(": "strace asks the host for an interface's name; the recorder knows its number only",
+    r"sin6_scope_id": "likewise",
+    r"/\* \d{4}-\d\d-\d\dT": "strace writes local time, the recorder UTC",
+    r"<unfinished \.\.\.>\) += \?|\) += \? *$": "a call that a thread's end cut short (DIFFERENCES)",
+    r"^(rt_sigreturn|restart_syscall)\(": "a signal frame that is gone; strace names the call that goes on",
+    r"^execve\(.*\.\.\.": "the recorder keeps the first 512 bytes of argv",
+    r"^(sendmmsg|recvmmsg)\(": "of more than two messages the first two are captured",
+    r"^(readv|writev|sendmsg|recvmsg)\(.*, \.\.\.|^(readv|writev|sendmsg|recvmsg)\((?:.*iov_base){16}": "of many buffers"
+    " the first sixteen are captured",
+    r"^getdents(64)?\(.* entries": "more than 1,024 entries in one call are not counted",
+    r"nlmsg_len=|nl_pid=": "netlink messages are shown as bytes",
+    r"^bpf\(|^perf_event_open\(|^ioctl\(": "docs/decoders.md: kinds that are not covered whole",
 }
 
 
@@ -152,6 +169,7 @@ def compare(dump: Arrived, traced: dict[int, list[Event]]) -> tuple[int, int]:
             if their.kind == "call":
                 compared += 1
                 equal += their.text == our.text
+                assert their.text == our.text or any(re.search(text, their.text) for text in LETTERS), place
     return compared, equal
 
 
@@ -185,6 +203,66 @@ def run(tmp_path: Path, environment: dict[str, str], command: list[str | Path], 
     assert compared > 20
     # T201: a figure for people, shown by pytest -s
     print(f"{Path(command[0]).name}: {len(traced)} threads, {compared} calls, {equal / compared:.1%} equal by letter")  # noqa: T201
+
+
+SSL = (
+    "openssl req -x509 -newkey rsa:2048 -nodes -keyout k.pem -out c.pem -days 2 -subj /CN=localhost 2>/dev/null;"
+    " openssl s_server -accept 127.0.0.1:0 -key k.pem -cert c.pem -naccept 1 -quiet >served 2>&1 & sleep 2;"
+    " openssl s_client -connect 127.0.0.1:1 </dev/null >/dev/null 2>&1; kill $!; wait; true"
+)
+# (name, command, exit status): ordinary programs with deterministic inputs.
+COMMANDS: list[tuple[str, list[str], int]] = [
+    ("true", ["true"], 0),
+    ("false", ["false"], 1),
+    ("many_calls", [sys.executable, str(PROGRAMS / "many_calls.py")], 0),
+    ("find", ["find", "/etc/apt", "-type", "f", "-newer", "/etc/hostname"], 0),
+    ("grep", ["grep", "-r", "nothing-like-it", "/etc/apt"], 1),
+    ("sed", ["sed", "-n", "s/root/toor/p", "/etc/passwd"], 0),
+    ("awk", ["awk", "-F:", "{ n += $3 } END { print n }", "/etc/passwd"], 0),
+    ("sort", ["sort", "-t:", "-k3n", "/etc/passwd"], 0),
+    ("uniq", ["uniq", "-c", "/etc/passwd"], 0),
+    ("wc", ["wc", "/etc/passwd", "/etc/group"], 0),
+    ("head", ["head", "-c", "100", "/etc/passwd"], 0),
+    ("tail", ["tail", "-n", "2", "/etc/passwd"], 0),
+    ("cut", ["cut", "-d:", "-f1", "/etc/passwd"], 0),
+    ("stat", ["stat", "/", "/dev/null", "/etc/passwd", "/nowhere"], 1),
+    ("df", ["df", "/", "/dev/shm"], 0),
+    ("du", ["du", "-s", "/etc/apt"], 0),
+    ("cp", ["cp", "-a", "/etc/apt", "copied"], 0),
+    ("mkdir", ["mkdir", "-p", "-m", "0750", "a/b/c"], 0),
+    ("ln", ["ln", "-s", "/etc/passwd", "link"], 0),
+    ("readlink", ["readlink", "-f", "/proc/self/exe"], 0),
+    ("touch", ["touch", "-d", "2001-02-03 04:05:06", "touched"], 0),
+    ("chmod", ["chmod", "4755", "/nowhere"], 1),
+    ("chown", ["chown", "0:0", "/nowhere"], 1),
+    ("mktemp", ["mktemp", "-d", "-p", "."], 0),
+    ("date", ["date", "-u", "+%s"], 0),
+    ("uname", ["uname", "-a"], 0),
+    ("id", ["id"], 0),
+    ("env", ["env", "A=b", "sh", "-c", "echo $A"], 0),
+    ("sleep", ["sleep", "0.05"], 0),
+    ("timeout", ["timeout", "0.2", "sleep", "5"], 124),
+    ("xargs", ["sh", "-c", "seq 5 | xargs -n 2 echo"], 0),
+    ("tee", ["sh", "-c", "echo text | tee one two"], 0),
+    ("diff", ["diff", "/etc/passwd", "/etc/group"], 1),
+    ("md5sum", ["md5sum", "/etc/passwd"], 0),
+    ("od", ["od", "-c", "/etc/hostname"], 0),
+    ("gzip", ["sh", "-c", "gzip -c /etc/passwd | gzip -d | cmp - /etc/passwd"], 0),
+    ("getent", ["getent", "hosts", "localhost"], 0),
+    ("ps", ["ps", "-p", "1"], 0),
+    ("nproc", ["nproc"], 0),
+    ("git_log", ["git", "-C", "/nowhere", "log"], 128),
+    ("perl_hash", ["perl", "-e", "open(F, '<', '/etc/passwd'); my %h = map { $_ => 1 } <F>; print scalar keys %h"], 0),
+    ("node", ["node", "-e", "require('fs').readFile('/etc/passwd', () => console.log('read'))"], 0),
+    ("java", ["java", "-Xint", "-XX:+UseSerialGC", "-version"], 0),
+    ("openssl", ["sh", "-c", SSL], 0),
+]
+
+
+@pytest.mark.parametrize(("command", "status"), [one[1:] for one in COMMANDS], ids=[one[0] for one in COMMANDS])
+def test_ordinary_programs(tmp_path: Path, environment: dict[str, str], command: list[str], status: int) -> None:
+    """The same calls with the same text, up to DIFFERENCES and LETTERS."""
+    run(tmp_path, environment, list(command), status)
 
 
 def test_ls(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -52,8 +52,7 @@ LETTERS = {
     r"^(rt_sigreturn|restart_syscall)\(": "a signal frame that is gone; strace names the call that goes on",
     r"^execve\(.*\.\.\.": "the recorder keeps the first 512 bytes of argv",
     r"^(sendmmsg|recvmmsg)\(": "of more than two messages the first two are captured",
-    r"^(readv|writev|sendmsg|recvmsg)\(.*, \.\.\.|^(readv|writev|sendmsg|recvmsg)\((?:.*iov_base){16}": "of many buffers"
-    " the first sixteen are captured",
+    r"^(readv|writev|sendmsg|recvmsg)\((.*, \.\.\.|(.*iov_base){16})": "of many buffers the first sixteen are captured",
     r"^getdents(64)?\(.* entries": "more than 1,024 entries in one call are not counted",
     r"nlmsg_len=|nl_pid=": "netlink messages are shown as bytes",
     r"^bpf\(|^perf_event_open\(|^ioctl\(": "docs/decoders.md: kinds that are not covered whole",

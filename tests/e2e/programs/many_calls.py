@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets of each kind, epoll, poll, select, shared memory, timers, locks, io_uring's set-up: once each, then the end."""
+"""Sockets of each kind, epoll, poll, select, shared memory, timers, locks, io_uring's set-up: once each."""
 
 import ctypes
 import fcntl

@@ -76,22 +76,20 @@ def simple(registration: Registration) -> None:
 
 
 def threads(registration: Registration, count: int) -> None:
-    """Every thread writes its own slot; all live at the same time, and the map grows."""
-    gate = threading.Barrier(count + 1)
+    """Every thread writes its own slot; all live at the same time, in a map that has grown for them."""
+    gate = threading.Barrier(count + 1, timeout=60)
     missed = []
+    end = time.monotonic() + 20
+    while registration.map.buckets * 2 < count:  # of 8 slots each: a quarter is used
+        registration.map.full = True  # as a thread that finds no slot says
+        registration.look()
+        assert time.monotonic() < end, "the map does not grow"
+        time.sleep(0.005)
 
     def work() -> None:
         tid = threading.get_native_id()
-        end = time.monotonic() + 60
-        while registration.map is None or (slot := registration.map.claim(tid)) is None:
-            registration.look()
-            if time.monotonic() > end:
-                missed.append(tid)
-                break
-            time.sleep(0.01)
+        slot = registration.map.claim(tid)
         gate.wait()
-        # the map may have grown since: what counts is the newest
-        slot = registration.map.claim(tid) if registration.map else None
         if slot is None:
             missed.append(tid)
         else:

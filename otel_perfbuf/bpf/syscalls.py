@@ -7,6 +7,7 @@ What it is not: it reads no rings (otel_perfbuf/rings) and knows no syscall (ote
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import struct
 import threading
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from otel_perfbuf._core._core import ffi, lib
-from otel_perfbuf.errors import ConfigError
+from otel_perfbuf.errors import ConfigError, KernelError
 
 from .features import load_builtin
 from .maps import BpfMap, open_pinned_map
@@ -26,6 +27,8 @@ from .process_table import ProcessEntry, Stats, read_processes, read_stats
 from .spans import SpanMaps
 
 __all__ = ["AlertRules", "ProcessEntry", "Stats", "SyscallProgram"]
+
+_log = logging.getLogger(__name__)
 
 _U32 = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
@@ -59,7 +62,11 @@ def _take_obi_map(program: BpfObject, path: str) -> bool:
     """Lets the program read OBI's map, if it is pinned there and of the form that is known."""
     if not os.path.exists(path):
         return False
-    found = open_pinned_map(path)
+    try:
+        found = open_pinned_map(path)
+    except KernelError as error:  # it belongs to root, and the agent need not be root
+        _log.warning("%s; the spans of what it instruments are not taken", error)
+        return False
     try:
         fits = found.type in _HASHES and found.key_size == 8 and found.value_size >= ffi.sizeof("struct pb_span_ids")
         if fits:

@@ -293,3 +293,11 @@ def test_a_registration_without_its_socket_is_refused(recorded: Recording, tmp_p
     trigger.stop()
     registry.stop()
     assert registry.registered == 0
+
+
+def test_a_pinned_map_that_cannot_be_opened_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Under another user than root it cannot: the recorder starts without, and says so."""
+    (tmp_path / "traces_ctx_v1").write_text("no map")
+    with recording(rings=False, obi_map=str(tmp_path / "traces_ctx_v1")) as recorded:
+        recorded.program.read_pages()
+    assert "the spans of what it instruments are not taken" in caplog.text

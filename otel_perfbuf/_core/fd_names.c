@@ -8,8 +8,10 @@
 #include "fd_things.h"
 
 enum {
+	CLONE_FS_FLAG = 0x200,
 	CLONE_FILES_FLAG = 0x400,
 	CLONE_THREAD_FLAG = 0x10000,
+	UNSHARES_DIRECTORY = 0x200 | 0x20000 | 0x10000000, /* CLONE_FS; CLONE_NEWNS and CLONE_NEWUSER imply it */
 	RANGE_UNSHARE = 2,
 	RANGE_ON_EXEC = 4,
 	ERROR_BAD_FD = 9,
@@ -113,6 +115,19 @@ static uint32_t on_exec_of(const struct pb_fd_names *names, const struct pb_fd_e
 	return seed_holds(names, entry) ? entry->seed_on_exec : entry->on_exec;
 }
 
+/* The fd is a call's result. Where another call had the same number as its result within this one, nobody knows which
+ * of the two files came last: one was closed by a third thread. */
+static void set_result(struct pb_fd_names *names, uint32_t process, int32_t fd, uint32_t thing, uint32_t on_exec,
+                       uint64_t begin_ns)
+{
+	struct pb_fd_entry *entry = pb_fd_entry_find(names, process, fd);
+
+	set(names, process, fd, entry && entry->made_ns > begin_ns ? 0 : thing, on_exec);
+	entry = pb_fd_entry_find(names, process, fd);
+	if (entry)
+		entry->made_ns = names->now_ns;
+}
+
 static void mark_on_exec(struct pb_fd_names *names, uint32_t process, int32_t fd, uint32_t on_exec)
 {
 	struct pb_fd_entry *entry = pb_fd_entry_find(names, process, fd);
@@ -159,8 +174,8 @@ static void apply_pair(struct pb_fd_names *names, uint32_t process, const struct
 	set(names, process, pair[1], thing, on_exec);
 }
 
-/* From here on fds cannot be followed: a thread has a table of its own, two processes share one, or they change without
- * calls. */
+/* From here on fds cannot be followed: a thread has a table or a working directory of its own, two processes share one,
+ * or they change without calls. */
 bool pb_fd_is_unknowable(const struct pb_call *call)
 {
 	uint64_t flags = call->syscall.args[0];
@@ -168,10 +183,11 @@ bool pb_fd_is_unknowable(const struct pb_call *call)
 	if (call->error)
 		return false;
 	if (call->row->fds.action == PB_FD_UNSHARE)
-		return flags & CLONE_FILES_FLAG;
+		return flags & (CLONE_FILES_FLAG | UNSHARES_DIRECTORY);
 	if (call->row->fds.action == PB_FD_CLONE)
 		return pb_fd_flags(call, &call->row->fds, &flags) &&
-		       !(flags & CLONE_FILES_FLAG) != !(flags & CLONE_THREAD_FLAG);
+		       (!(flags & CLONE_FILES_FLAG) != !(flags & CLONE_THREAD_FLAG) ||
+		        !(flags & CLONE_FS_FLAG) != !(flags & CLONE_THREAD_FLAG));
 	return call->row->fds.action == PB_FD_UNKNOWABLE;
 }
 
@@ -192,7 +208,7 @@ static void apply(struct pb_fd_names *names, uint64_t index)
 	switch (rule->action) {
 	case PB_FD_FCNTL:
 		if (pb_fd_fcntl_copies(&call))
-			set(names, process, result, thing, pb_fd_on_exec(&call, rule));
+			set_result(names, process, result, thing, pb_fd_on_exec(&call, rule), event->time_ns);
 		break;
 	case PB_FD_PAIR:
 		apply_pair(names, process, &call, rule, thing);
@@ -211,7 +227,7 @@ static void apply(struct pb_fd_names *names, uint64_t index)
 		set(names, process, PB_FD_WORKING_DIRECTORY, thing, PB_FD_EXEC_STAYS);
 		break;
 	default:
-		set(names, process, result, thing, pb_fd_on_exec(&call, rule));
+		set_result(names, process, result, thing, pb_fd_on_exec(&call, rule), event->time_ns);
 	}
 }
 

@@ -57,6 +57,7 @@ struct pb_fd_entry {
 	uint32_t on_exec;
 	uint32_t seed_on_exec;
 	uint64_t seed_from_ns; /* the seed holds from here on */
+	uint64_t made_ns;      /* when a call last had it as its result */
 };
 
 struct pb_fd_process {

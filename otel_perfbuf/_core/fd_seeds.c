@@ -33,6 +33,19 @@ static void touch_pair(struct pb_fd_names *names, uint32_t process, const struct
 	touch(names, process, pair[1], begin_ns, end_ns);
 }
 
+static void touch_range(struct pb_fd_names *names, uint32_t process, const struct pb_call *call, uint64_t begin_ns,
+                        uint64_t end_ns)
+{
+	uint32_t first = (uint32_t)call->syscall.args[0], last = (uint32_t)call->syscall.args[1];
+
+	for (uint32_t at = names->processes[process].first; at; at = names->entries[at - 1].next) {
+		int32_t fd = names->entries[at - 1].fd;
+
+		if (fd >= 0 && (uint32_t)fd >= first && (uint32_t)fd <= last)
+			touch(names, process, fd, begin_ns, end_ns);
+	}
+}
+
 static void touch_call(struct pb_fd_names *names, const struct pb_event *event, uint32_t process)
 {
 	uint64_t begin_ns = event->time_ns, end_ns;
@@ -48,10 +61,15 @@ static void touch_call(struct pb_fd_names *names, const struct pb_event *event, 
 	if (!call.syscall.record.arguments && !call.error && names->processes[process].blind_to_ns < end_ns)
 		names->processes[process].blind_to_ns = end_ns;
 	switch (action) {
-	case PB_FD_CLOSE:
+	case PB_FD_CLOSE: /* what stands there later may have come without a call of its own: by recvmsg, for one */
+		touch(names, process, (int32_t)call.syscall.args[call.row->fds.fd], begin_ns, end_ns);
+		break;
 	case PB_FD_CLOSE_RANGE:
+		if (!call.error)
+			touch_range(names, process, &call, begin_ns, end_ns);
+		break;
 	case PB_FD_IOCTL:
-		break; /* what stands there later was opened later */
+		break;
 	case PB_FD_BIND:
 	case PB_FD_CONNECT:
 		touch(names, process, (int32_t)call.syscall.args[call.row->fds.fd], begin_ns, end_ns);

@@ -22,6 +22,7 @@ enum {
 	IOCTL_NO_EXEC = 0x5450, /* FIONCLEX */
 	IOCTL_EXEC = 0x5451,    /* FIOCLEX */
 	THING_MOST_BYTES = 8192,
+	OPEN_UNNAMED = 0x400000, /* O_TMPFILE: the path is the directory's */
 };
 
 uint8_t pb_fd_action_of(const struct pb_plan *plan, const struct pb_event *event)
@@ -152,7 +153,10 @@ static bool put_path(struct pb_writer *out, const struct pb_fd_names *names, con
 	const struct pb_fd_rule *rule = &call->row->fds;
 	const struct pb_capture_view *path = captured(call, rule->path, PB_CAPTURE_STRING);
 	const struct pb_fd_thing *directory;
+	uint64_t flags;
 
+	if (pb_fd_flags(call, rule, &flags) && flags & OPEN_UNNAMED)
+		return false;
 	if (!path || path->head.kind != PB_CAPTURE_STRING || !path->head.bytes)
 		return false;
 	pb_put_char(out, '<');
@@ -344,7 +348,13 @@ uint32_t pb_fd_thing_keep(struct pb_fd_names *names, const char *given, uint32_t
 {
 	struct pb_writer text = writer_of(names);
 	struct pb_fd_thing thing = { 0 };
+	uint8_t redacted[PB_REDACTED_BYTES];
+	uint32_t written = 0;
 
+	/* what would be left has no brackets any more, perhaps: better none */
+	if (names->plan->redaction &&
+	    pb_redact(names->plan->redaction, (const uint8_t *)given, bytes, redacted, sizeof(redacted), &written))
+		return 0;
 	pb_put_bytes(&text, given, bytes);
 	return keep(names, &text, &thing);
 }

@@ -20,7 +20,8 @@ from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.recorder.descriptors import FdSeed, Seeds, seed_text
 from otel_perfbuf.recorder.fd_names import FdNames
 from otel_perfbuf.recorder.history import Encoding, History
-from otel_perfbuf.records import build_plan
+from otel_perfbuf.records import Redaction, build_plan, default_patterns
+from otel_perfbuf.records.plan import Plan
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86_64")
 
@@ -80,14 +81,15 @@ def lines(
     complete_since_ns: int = 0,
     later: bytes = b"",
     pages: bytes = b"",
+    plan: Plan = PLAN,
 ) -> list[str]:
     """All bodies in the order of time, fds with their names."""
     history = History([Arena([thread.writer.sample() for thread in threads])], [pages], [later])
     history.select([True] * history.process_count, 0, FOREVER, 1 << 30)
-    names = FdNames(history, PLAN, seeds or {}, complete_since_ns)
+    names = FdNames(history, plan, seeds or {}, complete_since_ns)
     encoding = Encoding(unix_offset_ns=1, observed_unix_ns=1, scope=b"")
     records = []
-    for chunk, _ in history.encode(PLAN.pointer, [b""] * history.process_count, encoding, names.pointer):
+    for chunk, _ in history.encode(plan.pointer, [b""] * history.process_count, encoding, names.pointer):
         for resource in ExportLogsServiceRequest.FromString(chunk).resource_logs:
             records += [record for scope in resource.scope_logs for record in scope.log_records]
     return [record.body.string_value for record in sorted(records, key=lambda record: record.time_unix_nano)]
@@ -199,6 +201,34 @@ def test_a_seed_holds_backward_to_the_last_record_that_touched_its_fd() -> None:
     ]  # fmt: skip
 
 
+def test_a_seed_does_not_reach_over_a_close() -> None:
+    """What stands there at the look may have come by SCM_RIGHTS: no record tells its number."""
+    thread = Thread().open(1010, "/a", 3).read(1020, 3).close(1030, 3).read(1040, 3)
+    found = lines(thread, seeds={(100, 1000): seen(1200, f3="/sent")})
+    assert [line.split(",")[0] for line in found[1:]] == ["read(3</a>", "close(3</a>) = 0", "read(3</sent>"]
+
+
+def test_a_file_without_a_name_is_not_its_directory() -> None:
+    """O_TMPFILE: the path that was asked for is the directory, the file's own is not known."""
+    thread = Thread().open(1010, "/tmp", 3, flags=0o20200002).read(1020, 3)
+    assert [line.split(",")[0] for line in lines(thread)[1:]] == ["read(3"]
+
+
+def test_of_two_opens_of_one_number_within_each_other_nobody_knows_the_last() -> None:
+    """A third thread closed the number between them, and what it is now depends on when inside the long open."""
+    slow = Thread().open(1010, "/slow", 3, duration_ns=100).read(1200, 3)
+    stray, fast = Thread(101, 100).close(1020, 3), Thread(102, 100).open(1030, "/fast", 3)
+    assert lines(slow, stray, fast)[-1].startswith("read(3,")
+
+
+def test_a_seed_with_a_secret_is_no_name() -> None:
+    """What the kernel told of a living process's fds goes through redaction too."""
+    plan = build_plan(redaction=Redaction(default_patterns()))
+    thread = Thread().read(1010, 3).read(1020, 4)
+    found = lines(thread, seeds={(100, 1000): seen(1200, f3="/srv/token=hunter2", f4="/log")}, plan=plan)
+    assert [line.split(",")[0] for line in found] == ["read(3", "read(4</log>"]
+
+
 def test_a_seed_does_not_reach_over_a_gap() -> None:
     """Before the gap the fd may have been another file; with a gap around the look itself no seed holds."""
     thread = Thread().read(1010, 3).read(1100, 3, skip=2)
@@ -250,7 +280,18 @@ def test_sockets_show_the_ends_that_calls_told() -> None:
 
 @pytest.mark.parametrize(
     ("name", "args"),
-    [("io_uring_setup", [8, 1]), ("unshare", [0x400]), ("clone", [0x400, 0, 0, 0, 0]), ("close_range", [9, 9, 2])],
+    [
+        ("io_uring_setup", [8, 1]),
+        ("io_uring_enter", [8, 1, 0, 0, 0, 0]),
+        ("unshare", [0x400]),
+        ("unshare", [0x200]),
+        ("unshare", [0x20000]),
+        ("setns", [4, 0x20000]),
+        ("chroot", [0]),
+        ("clone", [0x400, 0, 0, 0, 0]),
+        ("clone", [0x200, 0, 0, 0, 0]),
+        ("close_range", [9, 9, 2]),
+    ],
 )
 def test_what_records_cannot_follow_has_no_names(name: str, args: list[int]) -> None:
     """io_uring opens and closes without calls; a shared or a thread's own table is not one table a process."""

@@ -41,6 +41,7 @@ NOISE = [
     found("openat", "ENOENT", 'openat(AT_FDCWD, "/lib/x86_64-linux-gnu/libx.so.6", O_RDONLY) = -1 ENOENT'),
     found("newfstatat", "ENOENT", 'newfstatat(AT_FDCWD, "/usr/lib/python3.11/site-packages/x.py", 0x1, 0) = -1'),
     found("access", "ENOENT", 'access("/etc/app.conf", F_OK) = -1 ENOENT'),
+    found("statfs", "ENOENT", 'statfs("/sys/fs/selinux", 0x7fff1cef76c0) = -1 ENOENT'),
 ]
 CAUSES = [
     (found("oom_kill", "", "oom kill 7"), "the kernel killed a process because memory ran out"),
@@ -71,6 +72,14 @@ CAUSES = [
     (
         found("openat", "ENOENT", 'openat(AT_FDCWD, "/srv/a.json", O_RDONLY) = -1 ENOENT'),
         "a file that was needed is missing",
+    ),
+    (
+        found("openat", "ENOENT", 'openat(AT_FDCWD, "/root/.config/app", O_RDONLY) = -1 ENOENT'),
+        "a setting of the user is not there",
+    ),
+    (
+        found("openat", "ENOENT", 'openat(AT_FDCWD, "/srv/hooks", O_RDONLY|O_DIRECTORY) = -1 ENOENT'),
+        "a directory that was looked into is not there",
     ),
     (found("mkdir", "EEXIST"), "it was there already"),
     (found("rmdir", "ENOTEMPTY"), "the file is not what was expected"),

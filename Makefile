@@ -93,7 +93,7 @@ $(STAMP)/collector: $(wildcard tests/e2e/collector/* tests/e2e/fluent_peer/*) $(
 	@touch $@
 
 $(STAMP)/backends: tests/e2e/backends.py $(STAMP)/collector
-	@scripts/step.sh backends 'Building VictoriaLogs' $(BIN)/python tests/e2e/backends.py
+	@scripts/step.sh backends 'Building VictoriaLogs and Jaeger' $(BIN)/python tests/e2e/backends.py
 	@touch $@
 
 $(STAMP)/parts: $(C_PARTS) $(STAMP)/venv

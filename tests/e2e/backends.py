@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real backends for tests: VictoriaLogs, built once from its Go module, on free loopback ports.
+"""Real backends for tests: VictoriaLogs and Jaeger, built once from their Go modules, on free loopback ports.
 
-Run as a script it builds it where it is not cached yet. What it is not: it reads nothing with our code; what a
-backend answers is read with json. Source: FACTS 37; https://docs.victoriametrics.com/victorialogs/querying/.
+Run as a script it builds both where they are not cached yet. What it is not: it reads nothing with our code; what a
+backend answers is read with json. Source: FACTS 37; https://docs.victoriametrics.com/victorialogs/querying/,
+Jaeger's /api/v3 (jaeger-idl, query_service.proto).
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from collector import STOP_S, cached_binary, eventually, free_ports, go_build, go_command
 
 READY_S = 60
 DOWNLOAD_S = 900
 VICTORIA_LOGS = ("github.com/VictoriaMetrics/VictoriaLogs", "v1.52.1", "./app/victoria-logs")
+JAEGER = ("github.com/jaegertracing/jaeger", "v1.76.0", "./cmd/jaeger")
 
 
 def binary(module: tuple[str, str, str]) -> Path:
-    """The cached program of a module; builds it first (VictoriaLogs some 11 s)."""
+    """The cached program of a module; builds it first (VictoriaLogs some 11 s, Jaeger 3 minutes)."""
     path, version, package = module
 
     def build(target: Path) -> None:
@@ -110,6 +113,41 @@ def victoria_logs(directory: Path) -> Iterator[Backend]:
     yield from _running(Backend("victoria-logs", command, directory, url, f"{url}/health"))
 
 
+@contextlib.contextmanager
+def jaeger(directory: Path) -> Iterator[tuple[Backend, str]]:
+    """Jaeger with a store in memory, and its OTLP/gRPC endpoint; traces at /api/v3/traces/ID."""
+    grpc, query, query_grpc, health = free_ports(4)
+    config: dict[str, Any] = {
+        "service": {
+            "extensions": ["jaeger_storage", "jaeger_query", "healthcheckv2"],
+            "telemetry": {"metrics": {"level": "none"}},
+            "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["jaeger_storage_exporter"]}},
+        },
+        "extensions": {
+            "jaeger_storage": {"backends": {"memory": {"memory": {"max_traces": 1000}}}},
+            "jaeger_query": {
+                "storage": {"traces": "memory"},
+                "http": {"endpoint": f"127.0.0.1:{query}"},
+                "grpc": {"endpoint": f"127.0.0.1:{query_grpc}"},
+            },
+            "healthcheckv2": {"use_v2": True, "http": {"endpoint": f"127.0.0.1:{health}"}},
+        },
+        "receivers": {"otlp": {"protocols": {"grpc": {"endpoint": f"127.0.0.1:{grpc}"}}}},
+        "exporters": {"jaeger_storage_exporter": {"trace_storage": "memory"}},
+    }
+    path = directory / "jaeger.json"  # JSON is YAML
+    path.write_text(json.dumps(config), encoding="utf-8")
+    backend = Backend(
+        "jaeger",
+        [binary(JAEGER), "--config", path],
+        directory,
+        f"http://127.0.0.1:{query}",
+        f"http://127.0.0.1:{query}/api/v3/services",
+    )
+    for started in _running(backend):
+        yield started, f"127.0.0.1:{grpc}"
+
+
 def _running(backend: Backend) -> Iterator[Backend]:
     try:
         backend.wait_ready()
@@ -120,4 +158,5 @@ def _running(backend: Backend) -> Iterator[Backend]:
 
 if __name__ == "__main__":
     os.nice(5)
-    sys.stdout.write(f"{binary(VICTORIA_LOGS)}\n")
+    for each in (VICTORIA_LOGS, JAEGER):
+        sys.stdout.write(f"{binary(each)}\n")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole way into real backends: application, Collector, agent, the same Collector, VictoriaLogs.
+"""The whole way into real backends: application, Collector, agent, the same Collector, VictoriaLogs and Jaeger.
 
-What is there is asked from its own query API; the picture of VictoriaLogs' page is made by Chromium. With
+What is there is asked from their own query APIs; the picture of VictoriaLogs' page is made by Chromium. With
 OTEL_PERFBUF_WRITE_DOCS=1 it is written to docs/images.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backends import Backend, victoria_logs
+from backends import Backend, jaeger, victoria_logs
 from recording import Arrived
 from test_beside_a_collector import ROOT, arrived, both, run_application
 from test_beside_a_collector import named_python as named_python  # a fixture
@@ -68,10 +68,34 @@ def test_records_are_found_in_victorialogs(tmp_path: Path, named_python: Path) -
         shutil.copy(picture, PICTURE)
 
 
+@pytest.mark.timeout(1800)  # the first run builds it
+def test_the_trace_is_whole_in_jaeger(tmp_path: Path, named_python: Path) -> None:
+    """The application's spans, with the dump's span under the failed one."""
+    with jaeger(tmp_path) as (traces, endpoint):
+        exporter = {"otlp_grpc/jaeger": {"endpoint": endpoint, "tls": {"insecure": True}}}
+        with failure_in(tmp_path, named_python, "traces", exporter) as told:
+            trace_id = told.ids["trace_id"]
+            traces.wait_for(lambda backend: "perfbuf.dump" in spans_of(backend, trace_id))
+        spans = spans_of(traces, trace_id)
+    assert set(spans) == {"request", "POST /pay", "perfbuf.dump"}
+    assert spans["perfbuf.dump"]["parentSpanId"] == spans["POST /pay"]["spanId"] == told.ids["span_id"]
+    assert spans["POST /pay"]["parentSpanId"] == told.ids["parent"]
+
+
 def lines_of(backend: Backend, trace_id: str) -> list[dict[str, str]]:
     """VictoriaLogs' records of a trace."""
     text = backend.get("/select/logsql/query", query=f'trace_id:="{trace_id}"', limit="200000")
     return [json.loads(line) for line in text.split("\n") if line]
+
+
+def spans_of(backend: Backend, trace_id: str) -> dict[str, dict[str, Any]]:
+    """Jaeger's spans of a trace, by name."""
+    found: dict[str, dict[str, Any]] = {}
+    text = backend.get(f"/api/v3/traces/{trace_id}")
+    for resource in json.loads(text)["result"]["resourceSpans"] if text else ():
+        for scope in resource["scopeSpans"]:
+            found |= {span["name"]: span for span in scope["spans"]}
+    return found
 
 
 def page_of(backend: Backend, trace_id: str, directory: Path) -> Path:

@@ -2,7 +2,31 @@
 /*
  * text_redact.c: redaction of a record's captures. Source: redact.h. What it is not: it has no patterns of its own.
  */
+#include <string.h>
 #include "text.h"
+
+enum { FAMILY_UNIX = 1, PATH_AT = 2 };
+
+/* A Unix socket's path, up to its NUL; an abstract name has one in front. */
+static bool redact_address(const struct pb_redaction *redaction, const struct pb_capture_view *view, uint8_t *space,
+                           uint32_t capacity, uint32_t *written)
+{
+	uint32_t at = PATH_AT, bytes = view->head.bytes;
+	uint16_t family;
+
+	if (bytes <= PATH_AT)
+		return false;
+	memcpy(&family, view->data, sizeof(family));
+	at += !view->data[PATH_AT];
+	if (family != FAMILY_UNIX || bytes <= at || capacity <= at)
+		return false;
+	bytes = (uint32_t)strnlen((const char *)view->data + at, bytes - at);
+	if (!pb_redact(redaction, view->data + at, bytes, space + at, capacity - at, written))
+		return false;
+	memcpy(space, view->data, at);
+	*written += at;
+	return true;
+}
 
 bool pb_view_redact(const struct pb_plan *plan, struct pb_capture_view *view, uint8_t *space, uint32_t capacity)
 {
@@ -15,6 +39,8 @@ bool pb_view_redact(const struct pb_plan *plan, struct pb_capture_view *view, ui
 		found = pb_redact_arguments(plan->redaction, view->data, view->head.bytes, space, capacity, &written);
 	else if (view->head.kind == PB_CAPTURE_STRING || view->head.kind == PB_CAPTURE_BUFFER)
 		found = pb_redact(plan->redaction, view->data, view->head.bytes, space, capacity, &written);
+	else if (view->head.kind == PB_CAPTURE_SOCKADDR)
+		found = redact_address(plan->redaction, view, space, capacity, &written);
 	else
 		return false;
 	if (!found)

@@ -67,6 +67,10 @@ CAUSES = [
     (found("connect", "ENOENT"), "the socket's file is missing"),
     (found("read", "ECONNRESET"), "the other side has closed the connection"),
     (found("recvfrom", "ETIMEDOUT"), "the other side did not answer in time"),
+    (
+        found("execve", "ENOENT", 'execve("/usr/local/sbin/sleep", ["sleep", "5"], 0x7ffc /* 36 vars */) = -1 ENOENT'),
+        "a place of PATH has no such program",
+    ),
     (found("execve", "EACCES"), "a program could not be executed"),
     (found("openat", "EACCES"), "access was denied"),
     (

@@ -111,7 +111,7 @@ def test_a_result_that_is_too_long_is_cut() -> None:
 
 
 def test_a_record_shows_the_redacted_text_everywhere_and_it_is_counted() -> None:
-    """In the body and in the arguments' attributes, argv of an execve, a path; two records, three values."""
+    """In the body and in the arguments' attributes, argv of an execve, a path, a socket's."""
     plan = build_plan(redaction=DEFAULTS)
     numbers = {decoding.syscall.name: number for number, decoding in plan.decodings.items()}
     writer = SampleWriter()
@@ -119,10 +119,13 @@ def test_a_record_shows_the_redacted_text_everywhere_and_it_is_counted() -> None
     words = Capture(1, lib.PB_CAPTURE_STRINGS, argv("mysql", "-phunter2"), 2)
     writer.syscall(2, 20, numbers["execve"], [1, 1, 0], -2)
     writer.entry(2, 20, [string(0, b"/bin/my?secret=hunter2"), words])
+    address = b"\1\0/run/token=hunter2\0"
+    writer.syscall(3, 30, numbers["connect"], [3, 1, 20], -2, captures=[Capture(1, lib.PB_CAPTURE_SOCKADDR, address)])
     history = History([Arena([writer.sample()])], [])
     history.select([True], 0, FOREVER, 10)
     chunks = [chunk for chunk, _ in history.encode(plan.pointer, [b""], Encoding(1, 1, b""))]
     assert b"hunter2" not in b"".join(chunks)
     assert b'openat(0, "/x?token=[REDACTED]", O_RDONLY) = -1 ENOENT' in chunks[0]
     assert b'execve("/bin/my?secret=[REDACTED]", ["mysql", "-p[REDACTED]"]' in chunks[0]
-    assert history.redactions == 3
+    assert b'sun_path="/run/token=[REDACTED]"' in chunks[0]
+    assert history.redactions == 4

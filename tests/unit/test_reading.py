@@ -30,6 +30,7 @@ NOISE = [
     found("readlink", "EINVAL"),
     found("wait4", "ECHILD"),
     found("getpeername", "ENOTCONN"),
+    found("close", "EBADF", "close(-1) = -1 EBADF (Bad file descriptor)"),
     found("fcntl", "EBADF"),
     found("fgetxattr", "ENODATA"),
     found("prctl", "EINVAL"),
@@ -69,7 +70,7 @@ CAUSES = [
     (found("recvfrom", "ETIMEDOUT"), "the other side did not answer in time"),
     (
         found("execve", "ENOENT", 'execve("/usr/local/sbin/sleep", ["sleep", "5"], 0x7ffc /* 36 vars */) = -1 ENOENT'),
-        "a place of PATH has no such program",
+        "no such program there (a search along PATH tries several places)",
     ),
     (found("execve", "EACCES"), "a program could not be executed"),
     (found("openat", "EACCES"), "access was denied"),

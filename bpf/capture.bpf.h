@@ -48,9 +48,11 @@ static long count_pointer(u32 index, struct pointer_count *pointers)
 {
 	u64 pointer = 0;
 
-	if (!bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(pointers->at + 8 * index)) && pointer)
+	long failed = bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(pointers->at + 8 * index));
+
+	if (!failed && pointer)
 		return 0;
-	pointers->count = index;
+	pointers->count = failed && !index ? -1 : (int)index;
 	return 1;
 }
 

@@ -29,6 +29,7 @@ __all__ = ["Candidate", "Finding", "Reading", "rank", "read_reading"]
 
 _MOST = 3
 _NOISE = 30
+_WORTH_TELLING_NS = 100_000_000  # shorter waits explain no failure
 # Calls that wait for work as their purpose: named only when nothing else waited.
 _IDLE = frozenset({
     "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6", "futex", "nanosleep",
@@ -192,7 +193,7 @@ def _finding(row: Any, plan: Plan) -> Finding:
 
 
 def _longest(rows: Sequence[Any], plan: Plan) -> Finding | None:
-    found = [_finding(row, plan) for row in rows if row.count]
+    found = [_finding(row, plan) for row in rows if row.count and row.duration_ns >= _WORTH_TELLING_NS]
     return max(found, key=lambda each: (each.call not in _IDLE, each.duration_ns), default=None)
 
 

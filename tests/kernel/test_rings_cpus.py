@@ -149,6 +149,18 @@ def test_the_kernels_uevent_brings_the_rescan(program: BpfObject, cpus: Cpus, ov
     assert threading.active_count() == threads
 
 
+def test_a_cpus_uevent_is_taken_out_of_a_burst(program: BpfObject, cpus: Cpus) -> None:
+    """A CPU that comes or goes sends several uevents at once, and the one that counts need not be the first."""
+    cpus.without_here()
+    with PerfReader(program.maps["events"], per_cpu_bytes=PAGE) as reader:
+        reader.watch_cpus()
+        cpus.now = cpus.all
+        uevent = Path(f"/sys/devices/system/cpu/cpu{cpus.here}/uevent")
+        for action in ["change"] * 20 + ["online"]:
+            uevent.write_text(action, encoding="ascii")
+        wait_for(lambda: reader.cpus == cpus.all)
+
+
 def wait_for(true: object, seconds: float = 10) -> None:
     """Until it holds; fails after so long."""
     assert callable(true)

@@ -6,6 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .cache/stamp
 THREAD ?= single
+KERNEL_TESTS ?= core
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # What a rebuild of the C parts depends on; a new file counts too, since make reads the folders anew.
@@ -18,7 +19,7 @@ help:
 	@echo 'make build       system packages, .venv, C core, BPF objects: .venv/bin/otel-perfbuf runs'
 	@echo 'make demo        a failing request, and the system calls that explain it'
 	@echo 'make test        every test, against the real kernel and a real Collector'
-	@echo 'make test-kernels  the kernel tests on kernels 5.10 to the newest, under QEMU (KERNELS="5.10 7.3" for a few, THREAD=multi for races)'
+	@echo 'make test-kernels  the kernel tests on kernels 5.10 to the newest, under QEMU (KERNELS="5.10 7.3" for a few, KERNEL_TESTS=all for all tests, THREAD=multi for races)'
 	@echo 'make lint        style, types, import directions'
 	@echo 'make format      what lint asks of form, done'
 	@echo 'make test-decoders  every system call with ordinary, odd and bad arguments, beside strace: one line a call'
@@ -39,7 +40,7 @@ test: build $(STAMP)/dev $(STAMP)/system-test $(STAMP)/collector $(STAMP)/backen
 	@scripts/test.sh
 
 test-kernels: build $(STAMP)/dev $(STAMP)/system-test $(STAMP)/system-kernels
-	@$(BIN)/python scripts/test_kernels.py --thread $(THREAD) $(KERNELS)
+	@$(BIN)/python scripts/test_kernels.py --thread $(THREAD) --select $(KERNEL_TESTS) $(KERNELS)
 
 lint: build $(STAMP)/dev $(STAMP)/system-test
 	@scripts/lint.sh

@@ -3,7 +3,8 @@
 
 Use: test_kernels.py [SERIES ...] (default: the series of tests/vm/features.tsv and the newest that is served)
      --thread multi   both virtual CPUs run at once: the tests marked as races, by default on the newest kernel only
-     --tests PATH ... other tests than all of tests/kernel and the end-to-end tests of tests/vm/e2e
+     --select all     the tests of tests/vm/all instead of tests/vm/core, which has what a kernel can change, once each
+     --tests PATH ... other tests
 Passed is a kernel whose tests passed or were skipped for a feature that `otel-perfbuf check` finds missing there and
 tests/vm/features.tsv says is missing; what check finds must be the table's row for row. A series that the mirror serves
 no longer is reported and fails nothing. Needs QEMU and busybox (scripts/system-packages.sh kernels), x86-64.
@@ -151,18 +152,22 @@ def wanted_kernels(debian: Debian, asked: Sequence[str]) -> list[Kernel]:
     return kernels
 
 
+def selection(name: str) -> list[str]:
+    """The tests of tests/vm/NAME; # begins a comment."""
+    lines = (PROJECT / "tests/vm" / name).read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
 def main() -> int:
     """Runs it; 1 when a kernel failed or none could be tested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("series", nargs="*")
     parser.add_argument("--thread", choices=["single", "multi"], default="single")
+    parser.add_argument("--select", choices=["core", "all"], default="core")
     parser.add_argument("--tests", nargs="+")
     args = parser.parse_args()
     single = args.thread == "single"
-    tests = args.tests or [
-        "tests/kernel",
-        *((PROJECT / "tests/vm/e2e").read_text().split() if single else ["-m", "race"]),
-    ]
+    tests = args.tests or (selection(args.select) if single else ["tests/kernel", "-m", "race"])
     if platform.machine() != "x86_64":
         print(f"test-kernels: nothing tested: it boots x86-64 kernels, and this machine is {platform.machine()}")
         return 0

@@ -206,7 +206,7 @@ def test_exec_is_captured_at_enter_with_argv_and_the_count_of_the_environment() 
     (entry,) = [record for record in records if record.name == "<entry>" and record.captures[0].data == b"/bin/true"]
     (call,) = [r for r in records if r.sequence == entry.sequence and r.name == "execve"]
     assert call.result == 0
-    assert (entry.capture(1).data, entry.capture(1).extent) == (b"/bin/true\0one\0\0", 3)
+    assert (entry.capture(1).data, entry.capture(1).extent, entry.capture(1).flags) == (b"/bin/true\0one\0\0", 3, 0)
     assert (entry.capture(2).kind, entry.capture(2).extent) == (lib.PB_CAPTURE_COUNT, 3)
 
 

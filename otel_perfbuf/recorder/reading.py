@@ -192,8 +192,8 @@ def _finding(row: Any, plan: Plan) -> Finding:
     )
 
 
-def _longest(rows: Sequence[Any], plan: Plan) -> Finding | None:
-    found = [_finding(row, plan) for row in rows if row.count and row.duration_ns >= _WORTH_TELLING_NS]
+def _longest(rows: Sequence[Any], plan: Plan, least_ns: int = 0) -> Finding | None:
+    found = [_finding(row, plan) for row in rows if row.count and row.duration_ns >= least_ns]
     return max(found, key=lambda each: (each.call not in _IDLE, each.duration_ns), default=None)
 
 
@@ -201,4 +201,4 @@ def read_reading(reading: Any, plan: Plan, begin_ns: int, end_ns: int) -> Readin
     """The reading of what was gathered in a ``struct pb_reading`` while a dump was encoded."""
     failed = [_finding(row, plan) for row in reading.findings if row.count]
     told = rank((each for each in failed if each.call != "exit"), begin_ns, end_ns, _lacks_interpreter)
-    return Reading(told, _longest(reading.waits, plan), _longest(reading.in_flight, plan))
+    return Reading(told, _longest(reading.waits, plan, _WORTH_TELLING_NS), _longest(reading.in_flight, plan))

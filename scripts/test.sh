@@ -5,6 +5,12 @@
 set -eu
 
 export PYTHONDONTWRITEBYTECODE=1
+sudo=
+[ "$(id -u)" = 0 ] || sudo=sudo
+# What every host has that systemd has started, and a bare root may lack.
+for mounted in tracefs:/sys/kernel/tracing bpf:/sys/fs/bpf; do
+	grep -qs " ${mounted#*:} ${mounted%%:*} " /proc/mounts || $sudo mount -t "${mounted%%:*}" "${mounted%%:*}" "${mounted#*:}" || true
+done
 if [ "$(id -u)" = 0 ]; then
 	OTEL_PERFBUF_KERNEL_TESTS=1 exec .venv/bin/python -m pytest -q -p no:cacheprovider "$@"
 fi

@@ -80,9 +80,13 @@ def shipped_syscalls(machine: str) -> dict[int, Syscall]:
 
 
 def parse_format(text: str) -> tuple[Parameter, ...]:
-    """The arguments that a ``sys_enter_*/format`` file declares, in order; the common fields are left out."""
+    """The arguments that a ``sys_enter_*/format`` file declares, in order; the common fields are left out.
+
+    So are the texts that arguments point to, of which newer kernels (7.3) have a ``__data_loc`` field each.
+    """
     declared = (_parameter(field) for field in _FIELD.findall(text))
-    return tuple(p for p in declared if not p.name.startswith("common_") and p.name != "__syscall_nr")
+    own = (p for p in declared if not p.name.startswith("common_") and p.name != "__syscall_nr")
+    return tuple(p for p in own if not p.type.startswith("__data_loc "))
 
 
 def _tracefs(roots: tuple[Path, ...]) -> Path | None:

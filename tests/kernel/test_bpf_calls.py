@@ -198,8 +198,9 @@ def test_a_record_larger_than_a_page_goes_alone(targets: Path) -> None:
 def test_exec_is_captured_at_enter_with_argv_and_the_count_of_the_environment() -> None:
     """execve's arguments are gone at its exit: an ENTRY record has path, argv and how many envp."""
     with recording(comms=["sh"]) as recorded:
-        script = 'read a; empty=; exec /bin/true one "$empty"'  # a constant may lie in a page that is not resident
-        with Target(Path("/bin/sh"), "-c", script, env={"A": "1", "B": "2"}) as target:
+        env = {"A": "1", "B": "2"}
+        # the shell's own arguments: a constant of its program may lie in a page that is not resident
+        with Target(Path("/bin/sh"), "-c", 'read a; exec /bin/true one "$1"', "sh", "", env=env) as target:
             target.go(b"go\n")
             target.process.wait(10 * SLOWNESS)
         records = [record for record in recorded.records() if record.tgid == target.pid]

@@ -46,7 +46,9 @@ def test_tracefs_and_the_shipped_table_have_the_same_arguments() -> None:
         parameters = parse_format((path / "format").read_text())
         if parameters != by_kernel_name[name].parameters:
             different[name] = (parameters, by_kernel_name[name].parameters)
-    assert missing == []
+    major, minor = map(int, platform.release().split(".")[:2])
+    assert missing == [] or (major, minor) > (6, 18)  # newer than the kernel that the table was made on
+    assert len(missing) < 20
     assert len(by_kernel_name) > 350
     if platform.release().startswith("6.18."):
         assert different == {}  # the kernel that the table was made on
@@ -59,6 +61,7 @@ def test_the_running_kernels_names_are_taken() -> None:
     """load_syscalls reads tracefs: openat's second argument has the kernel's name for it."""
     text = (events() / "sys_enter_openat/format").read_text()
     assert load_syscalls()[257].parameters == parse_format(text)
+    assert len(parse_format(text)) == 4
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ format:
 \tfield:const char * path;\toffset:24;\tsize:8;\tsigned:0;
 \tfield:int flags;\toffset:32;\tsize:8;\tsigned:0;
 \tfield:umode_t mode;\toffset:40;\tsize:8;\tsigned:0;
+\tfield:__data_loc char[] __path_val;\toffset:48;\tsize:4;\tsigned:0;
 
 print fmt: "dfd: 0x%08lx", ((unsigned long)(REC->dfd))
 """

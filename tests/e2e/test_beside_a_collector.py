@@ -80,6 +80,7 @@ def arrived(collector: Collector) -> Arrived:
 
     def whole(peer: Collector) -> bool:
         text = peer.output.read_text() if peer.output.exists() else ""
+        text = text[: text.rfind("\n") + 1]  # a line that is being written is read by nobody
         records = re.search(r'"perfbuf\.dump\.records","value":\{"intValue":"(\d+)"', text)
         spans = '"name":"perfbuf.dump"' in text
         return bool(records and spans and text.count('"eventName":"perfbuf.') > int(records[1]))
@@ -178,7 +179,7 @@ def test_dumps_do_not_trigger_dumps(tmp_path: Path, named_python: Path) -> None:
         crash = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
         subprocess.run([named_python, "-c", crash], check=False, env={**os.environ, "OTEL_SERVICE_NAME": "checkout"})
         dump = arrived(collector)
-        assert any(item.proto.severity_number >= 17 for item in dump.history), (dump.header, dump.bodies()[-5:])
+        assert any(item.proto.severity_number >= 17 for item in dump.history)
         # A marker through the same way: what came before it has been looked at.
         run_application(named_python, collector, "spans", OTEL_SERVICE_NAME="marker")
         collector.wait_for(lambda peer: len([s for s in peer.spans() if s["name"] == "perfbuf.dump"]) == 2)

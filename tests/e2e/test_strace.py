@@ -54,6 +54,7 @@ LETTERS = {
     r"^(sendmmsg|recvmmsg)\(": "of more than two messages the first two are captured",
     r"^(readv|writev|sendmsg|recvmsg)\((.*, \.\.\.|(.*iov_base){16})": "of many buffers the first sixteen are captured",
     r"^getdents(64)?\(.* entries": "more than 1,024 entries in one call are not counted",
+    r"-----BEGIN [A-Z ]*PRIVATE KEY": "a secret, which the recorder redacts",
     r"nlmsg_len=|nl_pid=": "netlink messages are shown as bytes",
     r"^bpf\(|^perf_event_open\(|^ioctl\(": "docs/decoders.md: kinds that are not covered whole",
 }

@@ -37,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_S[folder]))
     items.sort(key=lambda item: item.get_closest_marker("irreversible") is not None)
+    # A fork of a process with threads may hang in any library's locks: these come before threads are there.
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

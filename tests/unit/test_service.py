@@ -504,6 +504,7 @@ class _RunAgent:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.first
 def test_a_signal_ends_the_agent(tmp_path: Path, parts: _Parts, number: int) -> None:
     """SIGTERM and SIGINT stop everything and exit with 0; the sockets are gone."""
     configuration = parse(_tree(tmp_path))
@@ -514,6 +515,7 @@ def test_a_signal_ends_the_agent(tmp_path: Path, parts: _Parts, number: int) -> 
     assert _records(tmp_path / "live") == 4
 
 
+@pytest.mark.first
 def test_sighup_reloads(tmp_path: Path, parts: _Parts) -> None:
     """A wrong configuration changes nothing, an equal one too; a changed one keeps unchanged exporters' files."""
     wanted = tmp_path / "wanted"

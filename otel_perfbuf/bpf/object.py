@@ -164,7 +164,8 @@ class BpfObject:
         number = ffi.errno
         lib.pb_shim_listen(ffi.NULL, 0)
         if failed:
-            raise KernelError(number, self._refused(number))
+            # Locked down, the verifier knows no helper that reads the kernel: its EINVAL is a refusal too.
+            raise KernelError(errno.EPERM if is_locked_down() else number, self._refused(number))
         for each in self._each_map():
             if not lib.bpf_map__is_internal(each) and lib.bpf_map__fd(each) >= 0:  # load_only leaves some out
                 name = ffi.string(lib.bpf_map__name(each)).decode()

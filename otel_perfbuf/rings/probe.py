@@ -60,7 +60,8 @@ def _finding(name: str, error: int, there: str, way_out: str = "", *, required: 
 def _perf() -> Finding:
     paranoid = _text("/proc/sys/kernel/perf_event_paranoid")
     what = f"an event of BPF output (perf_event_paranoid {paranoid})"
-    return _finding("perf rings", _event(), what, "needs root or CAP_PERFMON", required=True)
+    way_out = "needs root or CAP_PERFMON, and without root perf_event_paranoid 2 or less on Debian and Ubuntu"
+    return _finding("perf rings", _event(), what, way_out, required=True)
 
 
 def _memory() -> Finding:

@@ -149,7 +149,13 @@ def _check_layout(cpu: int, address: Any, capacity: int) -> None:
 def _open_sentence(number: int, cpu: int) -> str:
     what = f"opening the perf ring of CPU {cpu}"
     if number in (errno.EPERM, errno.EACCES):
-        return f"{what}: needs root or CAP_PERFMON (kernel.perf_event_paranoid is {_sysctl('perf_event_paranoid')})"
+        paranoid = _sysctl("perf_event_paranoid")
+        if paranoid.isdecimal() and int(paranoid) > 2:  # a level that only distributions' kernels have
+            return (
+                f"{what}: kernel.perf_event_paranoid is {paranoid}, with which Debian's and Ubuntu's kernels ask for "
+                "CAP_SYS_ADMIN; run as root, or set it to 2, where CAP_PERFMON is enough"
+            )
+        return f"{what}: needs root or CAP_PERFMON (kernel.perf_event_paranoid is {paranoid})"
     if number in (errno.EMFILE, errno.ENFILE):
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return f"{what}: the limit of open files ({soft}) is reached; each CPU needs one, raise it (ulimit -n)"

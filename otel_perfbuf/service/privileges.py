@@ -45,6 +45,7 @@ _NAMES: Final = {
     CAP_KILL: "CAP_KILL",
     CAP_NET_BIND_SERVICE: "CAP_NET_BIND_SERVICE",
     CAP_IPC_LOCK: "CAP_IPC_LOCK",
+    CAP_SYS_ADMIN: "CAP_SYS_ADMIN",
 }
 _VERSION_3: Final = 0x20080522
 _PR_CAPBSET_DROP: Final = 24
@@ -109,7 +110,7 @@ def drop_capabilities(needs: Mapping[Capability, str]) -> list[str]:
     permitted = {number for number in range(64) if sets[number // 32].permitted >> number % 32 & 1}
     kept = permitted & (KEPT | set(needs))
     sentences = [f"{_NAMES[number]} is kept: {why}" for number, why in needs.items() if number in kept]
-    if not {CAP_BPF, CAP_PERFMON} <= permitted and CAP_SYS_ADMIN in permitted:
+    if not {CAP_BPF, CAP_PERFMON} <= permitted and CAP_SYS_ADMIN in permitted - kept:
         kept.add(CAP_SYS_ADMIN)  # it stands for both
         sentences.append("CAP_SYS_ADMIN is kept: CAP_BPF and CAP_PERFMON are not there")
     for number in range(64):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -13,6 +14,7 @@ from otel_perfbuf.service.model import Configuration
 from otel_perfbuf.service.privileges import (
     CAP_IPC_LOCK,
     CAP_NET_BIND_SERVICE,
+    CAP_SYS_ADMIN,
     Capability,
     drop_capabilities,
     raise_limits,
@@ -22,6 +24,7 @@ from otel_perfbuf.service.privileges import (
 __all__ = ["needs_of", "restrict"]
 
 _LISTENERS: Final = ("receivers", "extensions")
+_PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
 _FIRST_FREE_PORT: Final = 1024  # net.ipv4.ip_unprivileged_port_start, as it usually is
 
 
@@ -30,7 +33,18 @@ def restrict(configuration: Configuration) -> list[str]:
     needs = needs_of(configuration)
     if not raise_limits():
         needs[CAP_IPC_LOCK] = "RLIMIT_MEMLOCK cannot be raised, and rings are locked memory"
+    if above := _strictest_perf(_PARANOID):
+        needs[CAP_SYS_ADMIN] = f"perf_event_paranoid is {above}, with which Debian's and Ubuntu's kernels ask for it"
     return drop_capabilities(needs)
+
+
+def _strictest_perf(sysctl: Path) -> int:
+    """The level when it is one of those above 2 that only distributions' kernels have; else 0."""
+    try:
+        level = int(sysctl.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+    return level if level > 2 else 0
 
 
 def needs_of(configuration: Configuration) -> dict[Capability, str]:

@@ -12,6 +12,7 @@ from machine import SLOWNESS
 
 NOBODY = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
 FULL_CAPS = "+bpf,+perfmon,+sys_ptrace,+dac_read_search"
+PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 
 
@@ -44,10 +45,23 @@ def test_an_ordinary_user_is_told_the_capabilities() -> None:
 @pytest.mark.needs("disposable kernel")
 def test_too_little_locked_memory_is_told() -> None:
     """All capabilities for BPF, none for locked memory, and a limit of nothing: the sentence names the limit."""
-    words = sentence(
-        record("prlimit", "--memlock=0:0", *NOBODY, f"--inh-caps={FULL_CAPS}", f"--ambient-caps={FULL_CAPS}")
-    )
+    privileged = [*NOBODY, f"--inh-caps={FULL_CAPS}", f"--ambient-caps={FULL_CAPS}"]
+    before = PARANOID.read_text()
+    PARANOID.write_text("2")  # above, Debian's kernels refuse the ring itself without CAP_SYS_ADMIN
+    try:
+        words = sentence(record("prlimit", "--memlock=0:0", *privileged))
+    finally:
+        PARANOID.write_text(before)
     assert "RLIMIT_MEMLOCK" in words
+
+
+@pytest.mark.needs("disposable kernel")
+def test_a_distributions_strictest_perf_setting_is_told() -> None:
+    """CAP_PERFMON is not enough for Debian's level 3: the sentence says which level is."""
+    assert PARANOID.read_text().strip() == "3"
+    words = sentence(record(*NOBODY, f"--inh-caps={FULL_CAPS}", f"--ambient-caps={FULL_CAPS}"))
+    assert "perf_event_paranoid is 3" in words
+    assert "set it to 2" in words
 
 
 @pytest.mark.needs("disposable kernel")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from otel_perfbuf.service import restriction
 from otel_perfbuf.service.config import parse
 from otel_perfbuf.service.privileges import CAP_DAC_OVERRIDE, CAP_NET_BIND_SERVICE
 from otel_perfbuf.service.restriction import needs_of
@@ -98,3 +99,14 @@ def test_a_place_of_another_user_needs_to_be_written(tmp_path: Path, path: str, 
     assert needs_of(parse(config)) == {CAP_DAC_OVERRIDE: f"{theirs} belongs to another user"}
     theirs.chmod(0o777)
     assert needs_of(parse(config)) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [("2\n", 0), ("-1\n", 0), ("3\n", 3), ("4\n", 4), ("rubbish", 0), (None, 0)]
+)
+def test_a_level_above_2_asks_for_cap_sys_admin(tmp_path: Path, text: str | None, level: int) -> None:
+    """Levels 3 (Debian) and 4 (Ubuntu) are no upstream kernel's; what cannot be read asks for nothing."""
+    sysctl = tmp_path / "perf_event_paranoid"
+    if text is not None:
+        sysctl.write_text(text)
+    assert restriction._strictest_perf(sysctl) == level

@@ -16,9 +16,10 @@ PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 
 
-def record(*prefix: str) -> subprocess.CompletedProcess[str]:
-    """`record -- true` behind other words."""
-    command = [*prefix, sys.executable, "-m", "otel_perfbuf", "record", "--on", "always", "--", "echo", "it ran"]
+def record(*prefix: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """`record -- echo` behind other words."""
+    words = ["record", "--on", "always", *options, "--", "echo", "it ran"]
+    command = [*prefix, sys.executable, "-m", "otel_perfbuf", *words]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=300 * SLOWNESS, check=False, cwd=Path(__file__).parents[2]
     )
@@ -49,7 +50,9 @@ def test_too_little_locked_memory_is_told() -> None:
     before = PARANOID.read_text()
     PARANOID.write_text("2")  # above, Debian's kernels refuse the ring itself without CAP_SYS_ADMIN
     try:
-        words = sentence(record("prlimit", "--memlock=0:0", *privileged))
+        # too small for the shared ring, which is no locked memory; too large for what perf_event_mlock_kb allows
+        options = ("--per-cpu-bytes", "1MiB")
+        words = sentence(record("prlimit", "--memlock=0:0", *privileged, options=options))
     finally:
         PARANOID.write_text(before)
     assert "RLIMIT_MEMLOCK" in words

@@ -11,7 +11,7 @@ mkdir -p "$copy"
 # The copy keeps its build/ (objects are rebuilt by time stamp) and is otherwise made anew.
 find "$copy" -mindepth 1 -maxdepth 1 -not -name build -exec rm -rf {} +
 # shellcheck disable=SC2046 # a list of words: what there is of these
-tar -cf - --exclude='*.so' --exclude=__pycache__ $(ls -d bpf config otel_perfbuf tests examples setup.py pyproject.toml README.md LICENSE) |
+tar -cf - --exclude='*.so' --exclude=__pycache__ $(ls -d bpf config docs examples otel_perfbuf scripts tests setup.py pyproject.toml Makefile README.md CHANGELOG.md LICENSE) |
 	tar -xf - -C "$copy"
 cd "$copy"
 mkdir -p .cache

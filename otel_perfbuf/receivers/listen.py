@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listening sockets and their TLS, for both protocols. What it is not: it accepts nothing (http.py, grpc.py)."""
+"""Listening sockets and their TLS, for every receiver. What it is not: it accepts nothing (serving.py, grpc.py)."""
 
 from __future__ import annotations
 

@@ -9,10 +9,7 @@ a client that sends garbage or too much is cut off and counted; its own buffer k
 from __future__ import annotations
 
 import logging
-import os
-import select
 import socket
-import ssl
 import threading
 from collections import Counter
 from typing import Any, Final
@@ -24,18 +21,17 @@ from otel_perfbuf.fluent.protocol import UNPACK_FAULTS, Limits, ProtocolFault, a
 from otel_perfbuf.receivers.consumer import Consumer
 from otel_perfbuf.receivers.fluent.judge import Judge
 from otel_perfbuf.receivers.fluent.options import FluentReceiverOptions
-from otel_perfbuf.receivers.listen import Listener, listen, tls_context
+from otel_perfbuf.receivers.serving import ConnectionServer, Held, Names
 
 __all__ = ["FluentReceiver"]
 
 _log = logging.getLogger(__name__)
 
-_WHAT: Final = "Fluent receiver"
+_NAMES: Final = Names("Fluent receiver", "a Fluent connection", "perfbuf-fluent", "fluent_connections")
 _READ_BYTES: Final = 64 * 1024
 _HANDSHAKE_S: Final = 10.0
 _REST_S: Final = 60.0  # for the rest of a message that has begun, and for an acknowledgement to be taken
 _HELD_MAX_BYTES: Final = 64 << 20  # of messages that have begun, over all connections
-_PAUSE_S: Final = 0.1
 
 
 class FluentReceiver:
@@ -53,86 +49,35 @@ class FluentReceiver:
         self._limits = Limits(options.max_message_bytes, options.max_unpacked_bytes)
         self._credentials = _credentials(options)
         self._turn = threading.Lock()  # one message is unpacked at a time: it takes a multiple of its bytes
-        self._lock = threading.Lock()
-        self._held = 0
-        self._active: set[socket.socket] = set()
-        self._listener: Listener | None = None
-        self._tls: ssl.SSLContext | None = None
-        self._wake = -1
-        self._thread: threading.Thread | None = None
+        self._held = Held(_HELD_MAX_BYTES)
         self.refused: Counter[str] = Counter()
         self.received = self.passed_over = 0
-        self.endpoints = {"Fluent forward": options.endpoint}
+        self._server = ConnectionServer(
+            options,
+            options.tls,
+            _NAMES,
+            self._serve,
+            connections_max=options.max_connections,
+            refused=self.refused,
+        )
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Where it listens, once started, by what is spoken there."""
+        return {"Fluent forward": self._server.endpoint}
 
     def start(self) -> None:
         """Listens and serves; PerfbufError or ConfigError when that cannot be."""
-        if self._options.tls is not None:
-            self._tls = tls_context(self._options.tls, _WHAT, protocols=())
-        self._listener = listen(self._options, _WHAT)
-        self.endpoints = {"Fluent forward": self._listener.endpoint}
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._run, args=(self._listener,), name="perfbuf-fluent", daemon=True)
-        self._thread.start()
+        self._server.start()
 
     def stop(self) -> None:
         """Accepts no more and cuts off open connections; twice is fine."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            os.eventfd_write(self._wake, 1)
-            thread.join()
-            os.close(self._wake)
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
-        with self._lock:
-            active = list(self._active)
-        for connected in active:
-            _cut(connected)
+        self._server.stop()
 
-    def _run(self, listener: Listener) -> None:
-        poller = select.poll()
-        poller.register(listener.socket, select.POLLIN)
-        poller.register(self._wake, select.POLLIN)
-        while not any(descriptor == self._wake for descriptor, _ in poller.poll()):
-            try:
-                connected, _ = listener.socket.accept()
-            except OSError as fault:
-                if not isinstance(fault, BlockingIOError | ConnectionAbortedError):
-                    _log.warning("accepting a Fluent connection failed: %s", fault)
-                    threading.Event().wait(_PAUSE_S)  # out of descriptors: asking again at once would burn a core
-                continue
-            with self._lock:
-                taken = len(self._active) < self._options.max_connections
-                if taken:
-                    self._active.add(connected)
-            if not taken:
-                self.refused["fluent_connections"] += 1
-                connected.close()
-                continue
-            threading.Thread(target=self._serve, args=(connected,), name="perfbuf-fluent", daemon=True).start()
-
-    def _serve(self, connected: socket.socket) -> None:
-        stream = connected
-        try:
-            if self._tls is not None:
-                connected.settimeout(_HANDSHAKE_S)
-                stream = self._tls.wrap_socket(connected, server_side=True)
-                with self._lock:
-                    self._active.discard(connected)
-                    self._active.add(stream)
-            if stream.family != socket.AF_UNIX:
-                stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            _Conversation(self, stream).run()
-        except OSError as fault:
-            _log.debug("a Fluent connection ended: %s", fault)
-        except Exception:  # noqa: BLE001 - one client must not end the agent's thread with a traceback
-            self.refused["failed"] += 1
-            _log.exception("serving a Fluent connection failed")
-        finally:
-            with self._lock:
-                self._active.discard(connected)
-                self._active.discard(stream)
-            stream.close()
+    def _serve(self, stream: socket.socket) -> None:
+        if stream.family != socket.AF_UNIX:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _Conversation(self, stream).run()
 
     def take(self, message: Any) -> str | None:
         """Looks at one message; gives the chunk that is to be acknowledged. ProtocolFault when it is none."""
@@ -148,11 +93,7 @@ class FluentReceiver:
 
     def hold(self, more: int) -> bool:
         """Whether there is room for so many more bytes of messages that have begun; negative gives back."""
-        with self._lock:
-            if more > 0 and self._held + more > _HELD_MAX_BYTES:
-                return False
-            self._held += more
-            return True
+        return self._held.take(more)
 
     @property
     def credentials(self) -> Credentials | None:
@@ -257,10 +198,3 @@ def _credentials(options: FluentReceiverOptions) -> Credentials | None:
         return None
     users = {name: password.get_secret_value() for name, password in options.users.items()}
     return Credentials(options.self_hostname or socket.gethostname(), options.shared_key.get_secret_value(), users)
-
-
-def _cut(connected: socket.socket) -> None:
-    try:
-        connected.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # closed already

@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import select
 import socket
-import ssl
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
@@ -24,10 +20,10 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # stub
 from otel_perfbuf.exporters.otlp_json import to_json
 from otel_perfbuf.exporters.payload import Signal
 from otel_perfbuf.receivers.consumer import Consumer, MalformedRequest
-from otel_perfbuf.receivers.listen import Listener, listen, tls_context
 from otel_perfbuf.receivers.otlp.body import CODINGS, BodyError, JsonBodies, decompressed
 from otel_perfbuf.receivers.otlp.connection import Answer, Connection, Head, Limits, RequestError
 from otel_perfbuf.receivers.otlp.options import HttpOptions
+from otel_perfbuf.receivers.serving import ConnectionServer, Held, Names
 
 __all__ = ["CONNECTIONS_MAX", "HELD_MAX_BYTES", "OtlpHttpServer"]
 
@@ -37,9 +33,9 @@ CONNECTIONS_MAX: Final = 128
 HELD_MAX_BYTES: Final = 128 << 20
 """Of bodies that are being read or decompressed, over all connections."""
 
+_NAMES: Final = Names("OTLP/HTTP receiver", "an OTLP connection", "perfbuf-otlp", "otlp_connections")
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
-_HANDSHAKE_S: Final = 10.0
 _USUAL_RATIO: Final = 16  # telemetry compresses to a tenth
 _BODY_S: Final = 30.0  # where read_timeout is 0
 # Status to the canonical code of google.rpc.Status. Source: google/rpc/code.proto, as the Collector maps them.
@@ -52,27 +48,6 @@ _CAUSES: Final = {
     500: "failed",
     503: "otlp_busy",
 }
-
-
-class _Held:
-    """A bound on bytes that several threads hold."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._lock = threading.Lock()
-        self._left = max_bytes
-
-    def take(self, count: int) -> bool:
-        """Whether there was room for so many more."""
-        with self._lock:
-            if count > self._left:
-                return False
-            self._left -= count
-            return True
-
-    def give_back(self, count: int) -> None:
-        """So many are not held any more."""
-        with self._lock:
-            self._left += count
 
 
 class OtlpHttpServer:
@@ -89,95 +64,36 @@ class OtlpHttpServer:
         paths: dict[Signal, str] = {"logs": options.logs_url_path, "traces": options.traces_url_path}
         self._routes = {paths[signal]: (signal, consumer) for signal, consumer in consumers.items()}
         self._refused = refused
-        self._held = _Held(held_max_bytes)
+        self._held = Held(held_max_bytes)
         self._json = JsonBodies()
         self._limits = Limits(
             options.idle_timeout, options.read_header_timeout, options.read_timeout or _BODY_S, options.write_timeout
         )
-        self._lock = threading.Lock()
-        self._active: set[socket.socket] = set()
-        self._listener: Listener | None = None
-        self._tls: ssl.SSLContext | None = None
-        self._wake = -1
-        self._thread: threading.Thread | None = None
-        self.endpoint = options.endpoint
+        self._server = ConnectionServer(
+            options,
+            options.tls,
+            _NAMES,
+            self._serve,
+            connections_max=CONNECTIONS_MAX,
+            refused=refused,
+            protocols=("http/1.1",),
+        )
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens, once started."""
+        return self._server.endpoint
 
     def start(self) -> None:
         """Listens and serves; PerfbufError or ConfigError when that cannot be."""
-        if self._options.tls is not None:
-            self._tls = tls_context(self._options.tls, "OTLP/HTTP receiver")
-        self._listener = listen(self._options, "OTLP/HTTP receiver")
-        self.endpoint = self._listener.endpoint
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._run, args=(self._listener,), name="perfbuf-otlp", daemon=True)
-        self._thread.start()
+        self._server.start()
 
     def stop(self) -> None:
         """Accepts no more and cuts off open connections; twice is fine."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            os.eventfd_write(self._wake, 1)
-            thread.join()
-            os.close(self._wake)
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
-        with self._lock:
-            active = list(self._active)
-        for connected in active:
-            _cut(connected)
+        self._server.stop()
 
-    def _run(self, listener: Listener) -> None:
-        poller = select.poll()
-        poller.register(listener.socket, select.POLLIN)
-        poller.register(self._wake, select.POLLIN)
-        while not any(descriptor == self._wake for descriptor, _ in poller.poll()):
-            try:
-                connected, _ = listener.socket.accept()
-            except OSError as fault:
-                if not isinstance(fault, BlockingIOError | ConnectionAbortedError):
-                    _log.warning("accepting an OTLP connection failed: %s", fault)
-                    self._pause(poller)
-                continue
-            with self._lock:
-                taken = len(self._active) < CONNECTIONS_MAX
-                if taken:
-                    self._active.add(connected)
-                else:
-                    self._refused["otlp_connections"] += 1
-            if not taken:
-                connected.close()
-                continue
-            threading.Thread(target=self._serve, args=(connected,), name="perfbuf-otlp", daemon=True).start()
-
-    @staticmethod
-    def _pause(poller: select.poll) -> None:
-        """Out of descriptors: the listening socket stays readable, and asking again at once would burn a core."""
-        poller.poll(0)
-        threading.Event().wait(0.1)
-
-    def _serve(self, connected: socket.socket) -> None:
-        stream = connected
-        try:
-            if self._tls is not None:
-                connected.settimeout(_HANDSHAKE_S)
-                # Kept out of _active: detach() of the plain socket leaves that one without a descriptor to cut.
-                stream = self._tls.wrap_socket(connected, server_side=True)
-                with self._lock:
-                    self._active.discard(connected)
-                    self._active.add(stream)
-            self._converse(Connection(stream, self._limits))
-        except OSError as fault:
-            # The client went away, was slow, or showed no certificate.
-            _log.debug("an OTLP connection ended: %s", fault)
-        except Exception:  # noqa: BLE001 - one client must not end the agent's thread with a traceback
-            self._refused["failed"] += 1
-            _log.exception("serving an OTLP connection failed")
-        finally:
-            with self._lock:
-                self._active.discard(connected)
-                self._active.discard(stream)
-            stream.close()
+    def _serve(self, stream: socket.socket) -> None:
+        self._converse(Connection(stream, self._limits))
 
     def _converse(self, connection: Connection) -> None:
         while True:
@@ -233,7 +149,7 @@ class OtlpHttpServer:
                             raise
             self._consume(signal, consumer, kind, body)
         finally:
-            self._held.give_back(held)
+            self._held.take(-held)
         return _json_answer(200, {"partialSuccess": {}}) if kind == _JSON else Answer(200, b"", _PROTOBUF)
 
     def _consume(self, signal: Signal, consumer: Consumer, kind: str, body: bytes) -> None:
@@ -294,10 +210,3 @@ def _content_type(head: Head) -> str:
 
 def _json_answer(status: int, value: object, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
     return Answer(status, json.dumps(value).encode(), _JSON, headers)
-
-
-def _cut(connected: socket.socket) -> None:
-    try:
-        connected.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # closed already

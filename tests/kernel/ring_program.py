@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from building import program as build
 
 from otel_perfbuf.bpf import BpfObject
+from otel_perfbuf.rings.cpus import online_cpus
 from otel_perfbuf.testing import padded
 
 libc = ctypes.CDLL(None)
@@ -56,6 +58,33 @@ def fast_writer(folder: Path, cpu: int) -> Iterator[subprocess.Popen[bytes]]:
         writer.wait()
         assert writer.stdin is not None
         writer.stdin.close()
+
+
+def begin(writer: subprocess.Popen[bytes]) -> None:
+    """Lets a fast writer begin."""
+    assert writer.stdin is not None
+    writer.stdin.write(b"g")
+    writer.stdin.flush()
+
+
+@contextmanager
+def beside_fast_writer(folder: Path, *, shared_bytes: int = 0) -> Iterator[tuple[BpfObject, subprocess.Popen[bytes]]]:
+    """The program on a fast writer that has not begun yet; it has one CPU and this thread another.
+
+    ``shared_bytes`` as `ring_program` has it.
+    """
+    before, cpus = os.sched_getaffinity(0), online_cpus()
+    if len(cpus) < 2:
+        pytest.skip("needs two CPUs: one for the writer, one for the reader")
+    os.sched_setaffinity(0, {cpus[0]})
+    try:
+        with (
+            fast_writer(folder, cpus[1]) as writer,
+            ring_program(folder, writer.pid, shared_bytes=shared_bytes) as program,
+        ):
+            yield program, writer
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @contextmanager

@@ -3,24 +3,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
 import pytest
-from ring_program import compile_programs, number_of, pinned, ring_program, send
+from ring_program import number_of, send
 
 from otel_perfbuf.bpf import BpfObject
 from otel_perfbuf.rings import Batch, PerfReader
 from otel_perfbuf.testing import ReaderContract
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BpfObject]:
-    """The program on this process's own calls, which stays on one CPU."""
-    folder = tmp_path_factory.mktemp("rings")
-    compile_programs(folder)
-    with ring_program(folder, os.getpid()) as program, pinned():
-        yield program
 
 
 class TestPerfReader(ReaderContract):

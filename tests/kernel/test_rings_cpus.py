@@ -10,11 +10,10 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ring_program import compile_programs, number_of, pinned, ring_program, send
+from ring_program import number_of, send
 
 from otel_perfbuf.bpf import BpfObject
 from otel_perfbuf.errors import ConfigError
@@ -23,15 +22,6 @@ from otel_perfbuf.rings import ring_set as ring_set_module
 from otel_perfbuf.rings._sys import lib
 
 PAGE = os.sysconf("SC_PAGESIZE")
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BpfObject]:
-    """The program on this process's own calls, which stays on one CPU."""
-    folder = tmp_path_factory.mktemp("rings")
-    compile_programs(folder)
-    with ring_program(folder, os.getpid()) as program, pinned():
-        yield program
 
 
 class Cpus:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from machine import heavy
-from ring_program import check_mixed, compile_programs, number_of, pinned, ring_program, send
+from ring_program import check_mixed, number_of, send
 
 from otel_perfbuf.bpf import BpfObject
 from otel_perfbuf.errors import ConfigError, KernelError, NotOverwritable, ReaderClosed
@@ -28,21 +28,6 @@ from otel_perfbuf.rings._sys import ffi, lib
 from otel_perfbuf.rings.readout import SLICE_BYTES
 
 PAGE = os.sysconf("SC_PAGESIZE")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the compiled programs lie."""
-    path = tmp_path_factory.mktemp("rings")
-    compile_programs(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def program(folder: Path) -> Iterator[BpfObject]:
-    """The program on this process's own calls, which stays on one CPU."""
-    with ring_program(folder, os.getpid()) as program, pinned():
-        yield program
 
 
 @pytest.fixture

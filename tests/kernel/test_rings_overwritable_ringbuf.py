@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from machine import SLOWNESS, heavy
 from ring_program import (
+    begin,
+    beside_fast_writer,
     check_mixed,
-    compile_programs,
-    fast_writer,
     mixed_range_bytes,
     number_of,
     pinned,
@@ -27,7 +27,6 @@ from ring_program import (
 
 from otel_perfbuf.bpf import BpfObject
 from otel_perfbuf.rings import PerfReader, RingbufReader
-from otel_perfbuf.rings.cpus import online_cpus
 from otel_perfbuf.testing import save_rings
 
 pytestmark = pytest.mark.needs("overwritable ring buffer")
@@ -39,14 +38,6 @@ RING_BYTES = 2 * PAGE
 RECORD = 184  # bytes in the ring of one that was sent with 176
 # `make test` takes 2,000; 20,000 need minutes in a guest: OTEL_PERFBUF_SNAPSHOTS=20000.
 SNAPSHOTS = int(os.environ.get("OTEL_PERFBUF_SNAPSHOTS", heavy(2000)))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the compiled programs lie."""
-    path = tmp_path_factory.mktemp("rings")
-    compile_programs(path)
-    return path
 
 
 @pytest.fixture
@@ -111,23 +102,13 @@ def test_a_live_ring_is_saved_and_read_without_bpf(program: BpfObject, tmp_path:
 @pytest.mark.timeout((300 + SNAPSHOTS // 10) * SLOWNESS)
 def test_snapshots_under_a_writer_at_full_speed(folder: Path) -> None:
     """No torn record, no gap that overwritten_bytes does not explain to the byte, nothing twice (FACTS 16)."""
-    before, cpus = os.sched_getaffinity(0), online_cpus()
-    if len(cpus) < 2:
-        pytest.skip("needs two CPUs: one for the writer, one for the reader")
-    os.sched_setaffinity(0, {cpus[0]})
-    try:
-        with (
-            fast_writer(folder, cpus[1]) as writer,
-            ring_program(folder, writer.pid, shared_bytes=RING_BYTES) as program,
-            RingbufReader(program.maps["events"]) as reader,
-        ):
-            assert writer.stdin is not None
-            writer.stdin.write(b"g")
-            writer.stdin.flush()
-            check_snapshots(reader, SNAPSHOTS)
-            assert writer.poll() is None
-    finally:
-        os.sched_setaffinity(0, before)
+    with (
+        beside_fast_writer(folder, shared_bytes=RING_BYTES) as (program, writer),
+        RingbufReader(program.maps["events"]) as reader,
+    ):
+        begin(writer)
+        check_snapshots(reader, SNAPSHOTS)
+        assert writer.poll() is None
 
 
 def check_snapshots(reader: RingbufReader, snapshots: int) -> None:

@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from machine import heavy
 from ring_program import (
+    begin,
+    beside_fast_writer,
     check_mixed,
-    compile_programs,
-    fast_writer,
     mixed_range_bytes,
     number_of,
-    pinned,
-    ring_program,
     send,
 )
 
@@ -30,21 +27,6 @@ PAGE = os.sysconf("SC_PAGESIZE")
 LARGEST = 62 * 8
 # `make test` takes 2,000; 20,000 need a minute: OTEL_PERFBUF_SNAPSHOTS=20000.
 SNAPSHOTS = int(os.environ.get("OTEL_PERFBUF_SNAPSHOTS", "2000"))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the compiled programs lie."""
-    path = tmp_path_factory.mktemp("rings")
-    compile_programs(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def program(folder: Path) -> Iterator[BpfObject]:
-    """The program on this process's own calls, which stays on one CPU."""
-    with ring_program(folder, os.getpid()) as program, pinned():
-        yield program
 
 
 def test_a_full_ring_holds_exactly_what_fits_oldest_first(program: BpfObject) -> None:
@@ -124,29 +106,19 @@ def test_unpaused_snapshots_under_a_writer_at_full_speed(
     folder: Path, max_sample_bytes: int | None, snapshots: int, swap: bool
 ) -> None:
     """No torn record, no gap that overwritten_bytes does not explain to the byte, nothing twice (FACTS 7)."""
-    before, cpus = os.sched_getaffinity(0), online_cpus()
-    if len(cpus) < 2:
-        pytest.skip("needs two CPUs: one for the writer, one for the reader")
-    os.sched_setaffinity(0, {cpus[0]})
-    try:
-        with (
-            fast_writer(folder, cpus[1]) as writer,
-            ring_program(folder, writer.pid) as program,
-            PerfReader(
-                program.maps["events"],
-                per_cpu_bytes=1 << 18,
-                overwritable=True,
-                swap=swap,
-                max_sample_bytes=max_sample_bytes,
-            ) as reader,
-        ):
-            assert writer.stdin is not None
-            writer.stdin.write(b"g")
-            writer.stdin.flush()
-            check_snapshots(reader, heavy(snapshots))
-            assert writer.poll() is None
-    finally:
-        os.sched_setaffinity(0, before)
+    with (
+        beside_fast_writer(folder) as (program, writer),
+        PerfReader(
+            program.maps["events"],
+            per_cpu_bytes=1 << 18,
+            overwritable=True,
+            swap=swap,
+            max_sample_bytes=max_sample_bytes,
+        ) as reader,
+    ):
+        begin(writer)
+        check_snapshots(reader, heavy(snapshots))
+        assert writer.poll() is None
 
 
 def check_snapshots(reader: PerfReader, snapshots: int) -> None:

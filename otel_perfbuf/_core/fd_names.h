@@ -25,7 +25,7 @@
 
 /* cffi: begin */
 
-enum pb_fd_limits { PB_FD_WORKING_DIRECTORY = -100, PB_FD_NAME_BYTES = 4096 };
+enum { PB_FD_WORKING_DIRECTORY = -100 };
 
 enum pb_fd_exec { PB_FD_EXEC_UNKNOWN = 0, PB_FD_EXEC_STAYS = 1, PB_FD_EXEC_CLOSES = 2 };
 

@@ -62,7 +62,7 @@ static struct pb_finding *find(struct pb_reading *reading, uint64_t key)
 	return NULL;
 }
 
-static struct pb_finding *note(struct pb_reading *reading, uint64_t key, const struct pb_event *event)
+static struct pb_finding *note(struct pb_reading *reading, uint64_t key)
 {
 	struct pb_finding *finding = find(reading, key);
 
@@ -70,8 +70,7 @@ static struct pb_finding *note(struct pb_reading *reading, uint64_t key, const s
 		reading->others++;
 		return NULL;
 	}
-	if (!finding->count++)
-		finding->first_ns = event->time_ns;
+	finding->count++;
 	return finding;
 }
 
@@ -109,7 +108,6 @@ static void note_duration(struct pb_finding *longest, const struct pb_event *eve
 		return;
 	fill(longest, event, thread, tgid, line, bytes);
 	longest->count = 1;
-	longest->first_ns = event->time_ns;
 	longest->number = call->syscall.number;
 	longest->error = call->error;
 	longest->flags = call->syscall.record.flags;
@@ -134,7 +132,7 @@ void pb_reading_call(struct pb_reading *reading, uint64_t index, const struct pb
 		              bytes);
 	if (!error || flags & PB_FLAG_NO_RETURN)
 		return;
-	finding = note(reading, mix(mix(mix(subject(call), number), error), flags & PB_FLAG_EXIT_ONLY), event);
+	finding = note(reading, mix(mix(mix(subject(call), number), error), flags & PB_FLAG_EXIT_ONLY));
 	if (!finding)
 		return;
 	fill(finding, event, thread, tgid, line, bytes);
@@ -154,7 +152,7 @@ void pb_reading_other(struct pb_reading *reading, uint64_t index, const struct p
 	if (event->kind != PB_RECORD_OOM_KILL &&
 	    !((event->kind == PB_RECORD_SIGNAL || event->kind == PB_RECORD_EXIT) && status))
 		return;
-	finding = note(reading, mix(mix(mix(0, event->kind), status), event->kind == PB_RECORD_EXIT ? tgid : 0), event);
+	finding = note(reading, mix(mix(mix(0, event->kind), status), event->kind == PB_RECORD_EXIT ? tgid : 0));
 	if (!finding)
 		return;
 	fill(finding, event, thread, tgid, line, bytes);

@@ -20,7 +20,7 @@ enum pb_reading_limits { PB_FINDINGS = 1024, PB_FINDING_LINE_BYTES = 480 };
 struct pb_finding {
 	uint64_t key;
 	uint64_t count;
-	uint64_t first_ns, last_ns;  /* monotonic, when they began */
+	uint64_t last_ns;            /* monotonic, when the last began */
 	uint64_t instance, sequence; /* of the last */
 	uint64_t duration_ns;        /* of the last; in flight: its age */
 	uint32_t tid, tgid;

@@ -348,17 +348,26 @@ enum pb_status pb_rings_drain(const struct pb_ring *rings, uint32_t count, uint8
 	return PB_OK;
 }
 
-enum pb_status pb_rings_drain_frames(const struct pb_ring_state *states, uint32_t count, const uint8_t *arena,
-                                     uint64_t sample_type, struct pb_frame *frames, uint64_t frame_capacity)
+enum pb_status pb_frames_check(const struct pb_ring_state *states, uint32_t count, uint64_t sample_type,
+                               uint64_t frame_capacity)
 {
-	struct pb_walk walk;
-
 	if (!pb_sample_type_known(sample_type))
 		return PB_INVALID;
 	for (uint32_t i = 0; i < count; i++) {
 		if (states[i].first_frame + states[i].walk.frames > frame_capacity)
 			return PB_NO_ROOM;
 	}
+	return PB_OK;
+}
+
+enum pb_status pb_rings_drain_frames(const struct pb_ring_state *states, uint32_t count, const uint8_t *arena,
+                                     uint64_t sample_type, struct pb_frame *frames, uint64_t frame_capacity)
+{
+	enum pb_status status = pb_frames_check(states, count, sample_type, frame_capacity);
+	struct pb_walk walk;
+
+	if (status != PB_OK)
+		return status;
 	for (uint32_t i = 0; i < count; i++)
 		(void)pb_ring_walk(arena, states[i].arena_offset, states[i].valid_bytes, sample_type,
 		                   (uint16_t)states[i].cpu, 0, frames + states[i].first_frame, states[i].walk.frames,

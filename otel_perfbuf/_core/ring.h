@@ -156,4 +156,9 @@ struct pb_run {
 void pb_frames_merge(const struct pb_frame *frames, const struct pb_ring_state *states, uint32_t count,
                      struct pb_run *heap, struct pb_frame *merged);
 /* cffi: end */
+
+/* Whether the frames that a drain or snapshot has counted can be made: PB_INVALID: not of this sample type; PB_NO_ROOM. */
+enum pb_status pb_frames_check(const struct pb_ring_state *states, uint32_t count, uint64_t sample_type,
+                               uint64_t frame_capacity);
+
 #endif

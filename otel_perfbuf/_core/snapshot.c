@@ -126,14 +126,11 @@ enum pb_status pb_rings_snapshot_frames(struct pb_ring *rings, uint32_t count, c
                                         uint64_t sample_type, struct pb_frame *frames, uint64_t frame_capacity,
                                         const struct pb_ring_state *states)
 {
+	enum pb_status status = pb_frames_check(states, count, sample_type, frame_capacity);
 	struct pb_walk walk;
 
-	if (!pb_sample_type_known(sample_type))
-		return PB_INVALID;
-	for (uint32_t i = 0; i < count; i++) {
-		if (states[i].first_frame + states[i].walk.frames > frame_capacity)
-			return PB_NO_ROOM;
-	}
+	if (status != PB_OK)
+		return status;
 	for (uint32_t i = 0; i < count; i++) {
 		const struct pb_ring_state *state = &states[i];
 		struct pb_frame *own = frames + state->first_frame;

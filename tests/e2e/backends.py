@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import urllib.error
@@ -21,9 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from collector import STOP_S, cached_binary, eventually, free_ports, go_build, go_command
+from collector import Server, cached_binary, eventually, free_ports, go_build, go_command
 
-READY_S = 60
 DOWNLOAD_S = 900
 VICTORIA_LOGS = ("github.com/VictoriaMetrics/VictoriaLogs", "v1.52.1", "./app/victoria-logs")
 JAEGER = ("github.com/jaegertracing/jaeger", "v1.76.0", "./cmd/jaeger")
@@ -50,26 +48,12 @@ def binary(module: tuple[str, str, str]) -> Path:
     return cached_binary(f"{package.rpartition('/')[2]}-{version}", build)
 
 
-class Backend:
-    """A running backend; ``url`` is its HTTP API, ``log_text`` what it printed."""
+class Backend(Server):
+    """A running backend; ``url`` is its HTTP API."""
 
     def __init__(self, name: str, command: list[str | Path], directory: Path, url: str, ready: str) -> None:
         self.url = url
-        self._log = directory / f"{name}.log"
-        self._ready = ready
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
-
-    def wait_ready(self) -> None:
-        """Returns when it answers."""
-
-        def ready() -> bool:
-            assert self._process.poll() is None, f"it ended: {self.log_text()}"
-            with contextlib.suppress(OSError), urllib.request.urlopen(self._ready, timeout=5) as answer:
-                return bool(answer.status == 200)
-            return False
-
-        assert eventually(ready, READY_S), f"not ready after {READY_S} s: {self.log_text()}"
+        super().__init__(name, command, directory, directory / f"{name}.log", ready)
 
     def get(self, path: str, **query: str) -> str:
         """The text of a GET, "" where there is nothing yet (404)."""
@@ -84,20 +68,6 @@ class Backend:
     def wait_for(self, condition: Callable[[Backend], bool], timeout_s: float = 60) -> None:
         """Returns when it holds; a backend may take a second to show what it has taken."""
         assert eventually(lambda: condition(self), timeout_s), f"not seen in {timeout_s} s: {self.log_text()[-3000:]}"
-
-    def log_text(self) -> str:
-        """What it printed."""
-        return self._log.read_text(encoding="utf-8", errors="replace")
-
-    def stop(self) -> None:
-        """Ends it; twice is fine."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
 
 
 @contextlib.contextmanager

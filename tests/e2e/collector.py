@@ -35,7 +35,48 @@ READY_S = 60
 STOP_S = 20
 
 
-class Collector:
+class Server:
+    """A running program that says over HTTP when it is ready; ``log`` is the file of what it printed."""
+
+    def __init__(self, name: str, command: list[str | Path], directory: Path, log: Path, ready: str) -> None:
+        self.log = log
+        self._name = name
+        self._ready = ready
+        with log.open("wb") as printed:
+            self._process = subprocess.Popen(command, stdout=printed, stderr=printed, cwd=directory)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def wait_ready(self) -> None:
+        """Returns when it answers that all runs; AssertionError with its log otherwise."""
+
+        def ready() -> bool:
+            assert self._process.poll() is None, f"{self._name} ended: {self.log_text()}"
+            with contextlib.suppress(OSError), urllib.request.urlopen(self._ready, timeout=5) as answer:
+                return bool(answer.status == 200)
+            return False
+
+        assert eventually(ready, READY_S), f"{self._name} is not ready after {READY_S} s: {self.log_text()}"
+
+    def stop(self) -> None:
+        """Ends it by SIGTERM, which lets it finish; twice is fine."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def log_text(self) -> str:
+        """What it printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+class Collector(Server):
     """A running Collector. ``stop`` flushes; ``resource_logs`` and the like are what its file exporter wrote."""
 
     def __init__(
@@ -47,35 +88,19 @@ class Collector:
         """
         self.directory = directory
         self.output = directory / "collector.jsonl"
-        self.log = directory / "collector.log"
         grpc_port, http_port, health_port = free_ports(3)
         self.grpc = f"127.0.0.1:{grpc_port}"
         self.http = f"http://127.0.0.1:{http_port}"
         self.grpc_unix = f"unix://{directory / 'grpc.sock'}"
         self.http_unix = f"unix://{directory / 'http.sock'}"
-        self._health = f"http://127.0.0.1:{health_port}/"
         config = directory / "collector.json"  # JSON is YAML
         usual = self._config(health_port)
         whole = usual if base is None else merged(base, _surroundings(usual))
         config.write_text(json.dumps(merged(whole, extra or {})), encoding="utf-8")
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen([binary, "--config", config], stdout=log, stderr=log, cwd=directory)
-
-    @property
-    def pid(self) -> int:
-        """The Collector's process id."""
-        return self._process.pid
-
-    def wait_ready(self) -> None:
-        """Returns when the health_check extension says that all runs; AssertionError with its log otherwise."""
-
-        def ready() -> bool:
-            assert self._process.poll() is None, f"the Collector ended: {self.log_text()}"
-            with contextlib.suppress(OSError), urllib.request.urlopen(self._health, timeout=5) as answer:
-                return bool(answer.status == 200)
-            return False
-
-        assert eventually(ready, READY_S), f"the Collector is not ready after {READY_S} s: {self.log_text()}"
+        command = [binary, "--config", config]
+        super().__init__(
+            "the Collector", command, directory, directory / "collector.log", f"http://127.0.0.1:{health_port}/"
+        )
 
     def wait_for(self, condition: Callable[[Collector], bool], timeout_s: float = 30) -> None:
         """Returns when ``condition`` holds for what has arrived so far; AssertionError after ``timeout_s``."""
@@ -85,20 +110,6 @@ class Collector:
         """At least ``count`` log records, as ``log_records`` gives them."""
         self.wait_for(lambda collector: len(collector.log_records()) >= count, timeout_s)
         return self.log_records()
-
-    def stop(self) -> None:
-        """Ends it by SIGTERM, which flushes its exporters; twice is fine."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-
-    def log_text(self) -> str:
-        """What it printed, the debug exporter's output included."""
-        return self.log.read_text(encoding="utf-8", errors="replace")
 
     def lines(self) -> list[dict[str, Any]]:
         """The file exporter's whole lines so far, parsed by json."""

@@ -12,17 +12,15 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from played_parts import PlayedParts, chunk_of, usual_tree
 
 from otel_perfbuf.errors import KernelError, PerfbufError, ReaderClosed
-from otel_perfbuf.exporters.payload import Chunk, Payload
+from otel_perfbuf.exporters.payload import Payload
 from otel_perfbuf.service import log
 from otel_perfbuf.service.agent import Agent, _blocked_signals
 from otel_perfbuf.service.alerts import AlertTrigger
@@ -31,202 +29,11 @@ from otel_perfbuf.service.control_client import ControlClient
 from otel_perfbuf.service.kept import Outlet
 from otel_perfbuf.service.model import Configuration
 from otel_perfbuf.service.notify import Notifier
-from otel_perfbuf.service.options import FlightRecorderOptions, PerfBufferOptions, TriggersOptions
-from otel_perfbuf.service.parts import Gate, MadeDump
 from otel_perfbuf.service.running import Running
 from otel_perfbuf.service.telemetry import METRICS, Sample, Telemetry
 from otel_perfbuf.triggers.datagram import Datagram, build_datagram
-from otel_perfbuf.triggers.firing import Evidence, Fire, Firing, Match, Trigger, TriggerKind
+from otel_perfbuf.triggers.firing import Firing
 from otel_perfbuf.triggers.process_exit import ProcessExitOptions
-
-
-def _chunk(records: int) -> Chunk:
-    request = ExportLogsServiceRequest()
-    scope = request.resource_logs.add().scope_logs.add()
-    for number in range(records):
-        scope.log_records.add().time_unix_nano = number + 1
-    return Chunk("logs", request.SerializeToString(), records)
-
-
-@dataclass
-class _Header:
-    dump_id: str = "cd" * 16
-    trigger: str = "manual"
-    records: int = 2
-    lost: int = 0
-    overwritten: int = 5
-    dropped: int = 0
-    snapshot_ns: int = 1_000_000
-    complete_since_unix_ns: int = 3_000_000_000
-    window_end_unix_ns: int = 7_000_000_000
-
-
-@dataclass
-class _Dump:
-    header: _Header
-    payload: Payload
-
-
-class _Trigger:
-    def __init__(self, parts: _Parts) -> None:
-        self._parts = parts
-        self.fire: Fire | None = None
-
-    def start(self, fire: Fire) -> None:
-        """Remembers where to fire."""
-        self._parts.log.append("trigger armed")
-        self.fire = fire
-
-    def stop(self) -> None:
-        """Notes it."""
-        self._parts.log.append("trigger disarmed")
-
-
-class _History:
-    def __init__(self, parts: _Parts) -> None:
-        self._parts = parts
-        self.trigger = _Trigger(parts)
-
-    def attach(self) -> None:
-        """Notes it."""
-        self._parts.log.append("attached")
-
-    def status(self) -> Mapping[str, Any]:
-        """Made up."""
-        return {"mode": "overwritable", "ring_bytes": 8 << 20, "lost": 1, "overwritten_bytes": 2, "malformed": 3}
-
-    def alerts(self, triggers: TriggersOptions) -> Trigger:
-        """The played trigger."""
-        return self.trigger
-
-    def find(self, evidence: Evidence) -> Match:
-        """The process that the telemetry names."""
-        pid = evidence.resource.get("process.pid")
-        return Match(((int(pid), 1),), "process.pid") if pid else Match(why="it has no process.pid")
-
-    def spans(self, conditions: Mapping[str, Any]) -> None:
-        """No process can register here."""
-
-    def close(self) -> None:
-        """Notes it."""
-        self._parts.log.append("detached")
-
-
-class _Recorder:
-    def __init__(self, parts: _Parts, emit: Callable[[MadeDump], object], gate: Gate) -> None:
-        self._parts = parts
-        self._emit = emit
-        self._gate = gate
-        self.firings: list[Firing] = []
-
-    def start(self) -> None:
-        """Notes it."""
-        self._parts.log.append("recorder started")
-
-    def fire(self, firing: Firing) -> Future[Any] | None:
-        """Makes a dump at once, or fails with the parts' fault."""
-        if not self._gate.admit(firing):
-            return None
-        self.firings.append(firing)
-        future: Future[Any] = Future()
-        if self._parts.dump_fault is not None:
-            future.set_exception(self._parts.dump_fault)
-            return future
-        dump = _Dump(_Header(trigger=firing.kind), Payload((_chunk(1), _chunk(2)), "cd" * 16))
-        self._emit(dump)
-        future.set_result(dump)
-        return future
-
-    def suppress(self, kind: TriggerKind, count: int) -> None:
-        """As the real one."""
-        self._gate.suppress(kind, count)
-
-    def stop(self, timeout_s: float) -> bool:
-        """Notes it."""
-        self._parts.log.append("recorder stopped")
-        return True
-
-    def status(self) -> Mapping[str, Any]:
-        """Made up."""
-        return {"dumps": {"made": len(self.firings), "failed": 0}}
-
-
-class _Live:
-    def __init__(self, parts: _Parts, emit: Callable[[Payload], object]) -> None:
-        self._parts = parts
-        self.emit = emit
-
-    def start(self) -> None:
-        """Fails when the parts say so."""
-        if self._parts.live_fault is not None:
-            raise self._parts.live_fault
-        self._parts.log.append("live started")
-
-    def stop(self) -> None:
-        """Passes on what its rings hold."""
-        self.emit(Payload((_chunk(4),)))
-        self._parts.log.append("live stopped")
-
-    def status(self) -> Mapping[str, Any]:
-        """Made up."""
-        return {"mode": "forward", "ring_bytes": 1024, "records": 4, "lost": 0}
-
-
-@dataclass
-class _Parts:
-    """Plays the kernel."""
-
-    log: list[str] = field(default_factory=list)
-    live_fault: Exception | None = None
-    check_fault: Exception | None = None
-    dump_fault: Exception | None = None
-    histories: list[_History] = field(default_factory=list)
-    recorders: list[_Recorder] = field(default_factory=list)
-    lives: list[_Live] = field(default_factory=list)
-
-    def check(self) -> None:
-        """Raises ``check_fault``."""
-        if self.check_fault is not None:
-            raise self.check_fault
-
-    def history(self, options: PerfBufferOptions, triggers: TriggersOptions) -> _History:
-        """A played history."""
-        self.log.append("loaded")
-        self.histories.append(_History(self))
-        return self.histories[-1]
-
-    def recorder(
-        self, history: Any, options: FlightRecorderOptions, emit: Callable[[MadeDump], object], gate: Gate
-    ) -> _Recorder:
-        """A played recorder."""
-        self.recorders.append(_Recorder(self, emit, gate))
-        return self.recorders[-1]
-
-    def live(self, options: PerfBufferOptions, emit: Callable[[Payload], object]) -> _Live:
-        """A played stream."""
-        self.lives.append(_Live(self, emit))
-        return self.lives[-1]
-
-
-def _tree(directory: Path) -> dict[str, Any]:
-    return {
-        "receivers": {"perf_buffer": None, "perf_buffer/live": {"program": "process", "mode": "forward"}},
-        "connectors": {
-            "flight_recorder": {
-                "history": ["perf_buffer"],
-                "triggers": {"socket": {"path": f"{directory}/trigger.sock"}, "process_exit": None},
-            }
-        },
-        "exporters": {"file": {"path": f"{directory}/dumps"}, "file/live": {"path": f"{directory}/live"}},
-        "extensions": {"control": {"path": f"{directory}/control.sock"}},
-        "service": {
-            "extensions": ["control"],
-            "pipelines": {
-                "logs/dumps": {"receivers": ["flight_recorder"], "exporters": ["file"]},
-                "logs/live": {"receivers": ["perf_buffer/live"], "exporters": ["file/live"]},
-            },
-        },
-    }
 
 
 def _records(path: Path) -> int:
@@ -239,27 +46,15 @@ def _records(path: Path) -> int:
 
 
 @pytest.fixture
-def parts() -> _Parts:
-    """A kernel that does what it is told."""
-    return _Parts()
-
-
-@pytest.fixture
-def telemetry() -> Telemetry:
-    """The agent's counters."""
-    return Telemetry()
-
-
-@pytest.fixture
-def running(tmp_path: Path, parts: _Parts, telemetry: Telemetry) -> Iterator[Running]:
+def running(tmp_path: Path, parts: PlayedParts, telemetry: Telemetry) -> Iterator[Running]:
     """Everything of one configuration, started."""
-    running = Running(parse(_tree(tmp_path)), parts, telemetry)
+    running = Running(parse(usual_tree(tmp_path)), parts, telemetry)
     running.start()
     yield running
     running.stop()
 
 
-def test_order_of_start_and_stop(parts: _Parts, running: Running) -> None:
+def test_order_of_start_and_stop(parts: PlayedParts, running: Running) -> None:
     """What fires is armed last and disarmed first; what records is detached after its recorder has ended."""
     assert parts.log == ["loaded", "attached", "recorder started", "trigger armed", "live started"]
     parts.log.clear()
@@ -268,7 +63,7 @@ def test_order_of_start_and_stop(parts: _Parts, running: Running) -> None:
     assert parts.log == ["live stopped", "trigger disarmed", "recorder stopped", "detached"]
 
 
-def test_a_dump_by_hand_reaches_the_exporter(tmp_path: Path, parts: _Parts, running: Running) -> None:
+def test_a_dump_by_hand_reaches_the_exporter(tmp_path: Path, parts: PlayedParts, running: Running) -> None:
     """`dump` through the control socket makes a firing of kind manual, and its chunks are in the file."""
     answer = ControlClient(str(tmp_path / "control.sock")).dump({"pid": 4711, "reason": "why"})
     assert answer == {"id": "cd" * 16, "records": 2, "lost": 0, "overwritten": 5, "dropped": 0}
@@ -284,7 +79,7 @@ def test_a_dump_by_hand_is_never_held_off(tmp_path: Path, running: Running) -> N
     assert [client.dump({"all": True})["records"] for _ in range(2)] == [2, 2]
 
 
-def test_a_datagram_fires_and_the_second_is_held_off(tmp_path: Path, parts: _Parts, running: Running) -> None:
+def test_a_datagram_fires_and_the_second_is_held_off(tmp_path: Path, parts: PlayedParts, running: Running) -> None:
     """An application's datagrams make one dump within the hold-off; the others are counted."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.connect(str(tmp_path / "trigger.sock"))
@@ -306,42 +101,44 @@ def test_live_payloads_reach_their_exporter_only(tmp_path: Path, running: Runnin
     assert not (tmp_path / "dumps").exists()
 
 
-def test_a_start_that_fails_half_way_leaves_nothing(tmp_path: Path, parts: _Parts, telemetry: Telemetry) -> None:
+def test_a_start_that_fails_half_way_leaves_nothing(tmp_path: Path, parts: PlayedParts, telemetry: Telemetry) -> None:
     """When the last component cannot start, the first ones are stopped and their sockets are gone."""
     parts.live_fault = KernelError(1, "no rings")
     before = threading.active_count()
     with pytest.raises(KernelError, match="no rings"):
-        Running(parse(_tree(tmp_path)), parts, telemetry).start()
+        Running(parse(usual_tree(tmp_path)), parts, telemetry).start()
     assert parts.log[-3:] == ["trigger disarmed", "recorder stopped", "detached"]
     assert not (tmp_path / "control.sock").exists()
     assert not (tmp_path / "trigger.sock").exists()
     assert threading.active_count() == before
 
 
-def test_privileges_are_asked_for_first(tmp_path: Path, parts: _Parts, telemetry: Telemetry) -> None:
+def test_privileges_are_asked_for_first(tmp_path: Path, parts: PlayedParts, telemetry: Telemetry) -> None:
     """Without them nothing at all is opened."""
     parts.check_fault = KernelError(1, "needs CAP_BPF")
     with pytest.raises(KernelError, match="CAP_BPF"):
-        Running(parse(_tree(tmp_path)), parts, telemetry).start()
+        Running(parse(usual_tree(tmp_path)), parts, telemetry).start()
     assert list(tmp_path.iterdir()) == []
     assert parts.log == []
 
 
-def test_a_second_agent_is_refused_before_it_loads_anything(tmp_path: Path, parts: _Parts, running: Running) -> None:
+def test_a_second_agent_is_refused_before_it_loads_anything(
+    tmp_path: Path, parts: PlayedParts, running: Running
+) -> None:
     """The control socket is taken first."""
-    second = _Parts()
+    second = PlayedParts()
     with pytest.raises(PerfbufError, match="listens there"):
-        Running(parse(_tree(tmp_path)), second, Telemetry()).start()
+        Running(parse(usual_tree(tmp_path)), second, Telemetry()).start()
     assert second.log == []
     assert (tmp_path / "control.sock").exists()
 
 
-def test_what_cannot_be_sent_is_one_sentence(tmp_path: Path, parts: _Parts, telemetry: Telemetry) -> None:
+def test_what_cannot_be_sent_is_one_sentence(tmp_path: Path, parts: PlayedParts, telemetry: Telemetry) -> None:
     """With a backend that is away the stop keeps to its time and says what is dropped."""
     taken = socket.create_server(("127.0.0.1", 0))
     endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
     taken.close()
-    tree = _tree(tmp_path)
+    tree = usual_tree(tmp_path)
     tree["exporters"] = {"otlp_http": {"endpoint": f"http://{endpoint}"}, "file/live": {"path": f"{tmp_path}/live"}}
     tree["service"]["pipelines"]["logs/dumps"]["exporters"] = ["otlp_http"]
     running = Running(parse(tree), parts, telemetry)
@@ -355,7 +152,7 @@ def test_what_cannot_be_sent_is_one_sentence(tmp_path: Path, parts: _Parts, tele
 
 
 def test_a_dump_that_cannot_be_made_is_answered_and_counted(
-    tmp_path: Path, parts: _Parts, running: Running, telemetry: Telemetry
+    tmp_path: Path, parts: PlayedParts, running: Running, telemetry: Telemetry
 ) -> None:
     """The caller gets the sentence; the metrics count it as failed."""
     parts.dump_fault = PerfbufError("the rings are gone")
@@ -365,7 +162,7 @@ def test_a_dump_that_cannot_be_made_is_answered_and_counted(
 
 
 def test_metrics_have_the_contracts_names(
-    tmp_path: Path, parts: _Parts, running: Running, telemetry: Telemetry
+    tmp_path: Path, parts: PlayedParts, running: Running, telemetry: Telemetry
 ) -> None:
     """Every name is there; counts and labels are those of what happened."""
     ControlClient(str(tmp_path / "control.sock")).dump({"all": True})
@@ -464,7 +261,7 @@ def test_alerts_fire_and_bad_ones_are_counted() -> None:
 class _RunAgent:
     """An agent in a process of its own, so that signals are real; its log is what it says."""
 
-    def __init__(self, load: Callable[[], Configuration], parts: _Parts) -> None:
+    def __init__(self, load: Callable[[], Configuration], parts: PlayedParts) -> None:
         reading, writing = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -505,9 +302,9 @@ class _RunAgent:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.first
-def test_a_signal_ends_the_agent(tmp_path: Path, parts: _Parts, number: int) -> None:
+def test_a_signal_ends_the_agent(tmp_path: Path, parts: PlayedParts, number: int) -> None:
     """SIGTERM and SIGINT stop everything and exit with 0; the sockets are gone."""
-    configuration = parse(_tree(tmp_path))
+    configuration = parse(usual_tree(tmp_path))
     with _RunAgent(lambda: configuration, parts) as agent:
         agent.until("recording")
         assert agent.end(number) == 0
@@ -516,13 +313,13 @@ def test_a_signal_ends_the_agent(tmp_path: Path, parts: _Parts, number: int) -> 
 
 
 @pytest.mark.first
-def test_sighup_reloads(tmp_path: Path, parts: _Parts) -> None:
+def test_sighup_reloads(tmp_path: Path, parts: PlayedParts) -> None:
     """A wrong configuration changes nothing, an equal one too; a changed one keeps unchanged exporters' files."""
     wanted = tmp_path / "wanted"
     wanted.write_text("socket.sock")
 
     def load() -> Configuration:
-        tree = _tree(tmp_path)
+        tree = usual_tree(tmp_path)
         if wanted.read_text() == "bad":
             del tree["service"]
         elif wanted.read_text() == "unstartable":
@@ -555,9 +352,9 @@ def test_sighup_reloads(tmp_path: Path, parts: _Parts) -> None:
     assert _records(tmp_path / "dumps") == 9, "three dumps of three records in one file"
 
 
-def test_a_reload_leaves_running_what_is_unchanged(tmp_path: Path, parts: _Parts) -> None:
+def test_a_reload_leaves_running_what_is_unchanged(tmp_path: Path, parts: PlayedParts) -> None:
     """Each change restarts what it touches and nothing else; results go the new way; no count is doubled."""
-    tree = _tree(tmp_path)
+    tree = usual_tree(tmp_path)
     agent = Agent(lambda: parse(tree), parts)
     configuration = parse(tree)
     running = agent._start(configuration)
@@ -576,7 +373,7 @@ def test_a_reload_leaves_running_what_is_unchanged(tmp_path: Path, parts: _Parts
         tree["exporters"]["file"]["path"] = f"{tmp_path}/new"
         assert reload() == []
         client.dump({"all": True})
-        parts.lives[0].emit(Payload((_chunk(1),)))
+        parts.lives[0].emit(Payload((chunk_of(1),)))
         tree["connectors"]["flight_recorder"]["hold_off"] = "1s"
         assert reload() == ["trigger disarmed", "recorder stopped", "recorder started", "trigger armed"]
         tree["receivers"]["perf_buffer/live"]["watermark"] = "50%"
@@ -605,7 +402,7 @@ def test_a_reload_leaves_running_what_is_unchanged(tmp_path: Path, parts: _Parts
     assert _records(tmp_path / "live") == 1 + 4 + 4
 
 
-def test_the_watchdog_is_fed_only_while_every_part_answers(tmp_path: Path, parts: _Parts) -> None:
+def test_the_watchdog_is_fed_only_while_every_part_answers(tmp_path: Path, parts: PlayedParts) -> None:
     """A part that fails to tell its state is logged, systemd hears nothing that time, and the agent goes on."""
     asked: list[str] = []
 
@@ -621,7 +418,7 @@ def test_the_watchdog_is_fed_only_while_every_part_answers(tmp_path: Path, parts
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd, _blocked_signals():
         systemd.bind(str(tmp_path / "notify"))
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "20000"}
-        agent = Agent(lambda: parse(_tree(tmp_path)), parts, notifier=Notifier(environment))
+        agent = Agent(lambda: parse(usual_tree(tmp_path)), parts, notifier=Notifier(environment))
         assert agent._next_signal(_Running()) == signal.SIGHUP  # type: ignore[arg-type]
         heard = [systemd.recv(100), systemd.recv(100)]
         with pytest.raises(BlockingIOError):
@@ -661,12 +458,12 @@ def test_results_wait_for_the_new_way() -> None:
     assert got == [("old", 1), ("new", 20)]
 
 
-def test_a_start_that_fails_is_raised(tmp_path: Path, parts: _Parts) -> None:
+def test_a_start_that_fails_is_raised(tmp_path: Path, parts: PlayedParts) -> None:
     """What made the start impossible comes through, and signals are as they were."""
     parts.live_fault = KernelError(1, "no rings")
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KernelError, match="no rings"):
-        Agent(lambda: parse(_tree(tmp_path)), parts).run()
+        Agent(lambda: parse(usual_tree(tmp_path)), parts).run()
     assert signal.getsignal(signal.SIGTERM) is before
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import urllib3
 from otlp_requests import log_request, trace_request
-from test_service import _Parts, _tree
+from played_parts import PlayedParts, usual_tree
 
 from otel_perfbuf.errors import ConfigError, PerfbufError
 from otel_perfbuf.service.config import parse, render
@@ -24,7 +24,7 @@ HERE = {"process.pid": 4711, "service.name": "checkout"}
 
 def tree(directory: Path, **triggers: Any) -> dict[str, Any]:
     """Spans and log records from an otlp receiver on a free port to the flight recorder."""
-    found = _tree(directory)
+    found = usual_tree(directory)
     found["receivers"]["otlp"] = {"protocols": {"http": {"endpoint": "127.0.0.1:0"}}}
     found["connectors"]["flight_recorder"]["triggers"] |= triggers or {"span_error": None, "log_severity": None}
     pipelines = found["service"]["pipelines"]
@@ -34,19 +34,7 @@ def tree(directory: Path, **triggers: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def parts() -> _Parts:
-    """A kernel that does what it is told."""
-    return _Parts()
-
-
-@pytest.fixture
-def telemetry() -> Telemetry:
-    """The agent's counters."""
-    return Telemetry()
-
-
-@pytest.fixture
-def running(tmp_path: Path, parts: _Parts, telemetry: Telemetry) -> Iterator[Running]:
+def running(tmp_path: Path, parts: PlayedParts, telemetry: Telemetry) -> Iterator[Running]:
     """Everything, started."""
     running = Running(parse(tree(tmp_path)), parts, telemetry)
     running.start()
@@ -61,7 +49,7 @@ def send(running: Running, path: str, body: bytes) -> int:
         return client.request("POST", url, body=body, headers={"Content-Type": "application/x-protobuf"}).status
 
 
-def test_requests_become_firings_and_counts(running: Running, parts: _Parts, telemetry: Telemetry) -> None:
+def test_requests_become_firings_and_counts(running: Running, parts: PlayedParts, telemetry: Telemetry) -> None:
     """Each signal fires its trigger; accepted is what was looked at, refused triggers are counted by cause."""
     assert send(running, "/v1/traces", trace_request("a", "b", message="x", attributes=HERE).SerializeToString()) == 200
     assert send(running, "/v1/logs", log_request("y", attributes=HERE).SerializeToString()) == 200
@@ -85,7 +73,7 @@ def test_requests_become_firings_and_counts(running: Running, parts: _Parts, tel
         assert line in lines
 
 
-def test_a_trigger_that_is_off_does_not_fire(tmp_path: Path, parts: _Parts, telemetry: Telemetry) -> None:
+def test_a_trigger_that_is_off_does_not_fire(tmp_path: Path, parts: PlayedParts, telemetry: Telemetry) -> None:
     """Without span_error, failed spans are only counted; slow ones fire where span_latency is on."""
     running = Running(parse(tree(tmp_path, span_latency={"longer_than": "1us", "names": ["b"]})), parts, telemetry)
     running.start()
@@ -100,7 +88,7 @@ def test_a_taken_port_ends_the_start(tmp_path: Path, running: Running, telemetry
     again = copy.deepcopy(tree(tmp_path / "second"))
     (tmp_path / "second").mkdir()
     again["receivers"]["otlp"]["protocols"]["http"]["endpoint"] = running._receivers["otlp"].endpoints["http"]
-    second = _Parts()
+    second = PlayedParts()
     with pytest.raises(PerfbufError, match="OTLP/HTTP receiver"):
         Running(parse(again), second, telemetry).start()
     assert second.log[-1] == "detached"

@@ -96,8 +96,8 @@ __noinline int capture_strings(u64 at, u32 room)
 			break;
 		if (left > CAPTURE_LIMIT - 1)
 			left = CAPTURE_LIMIT - 1;
-		got = bpf_probe_read_user_str(data + used, left & (CAPTURE_LIMIT - 1), (void *)pointer);
-		if (got <= 0) {
+		got = read_user_string(data + used, left & (CAPTURE_LIMIT - 1), pointer);
+		if (got < 0) {
 			capture->flags |= PB_CAPTURE_FAULT;
 			break;
 		}
@@ -113,7 +113,7 @@ static __always_inline void capture_string(struct scratch *scratch, struct pb_ca
 {
 	u8 *data = (u8 *)(capture + 1);
 	/* The helper puts a NUL at the end of what it was given room for: one byte more than fits shows a cut. */
-	long got = bpf_probe_read_user_str(data, room + 2, (void *)at);
+	long got = read_user_string(data, room + 2, at);
 	u32 bytes = 0;
 
 	if (got > 0)

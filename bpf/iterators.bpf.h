@@ -11,7 +11,7 @@
 #include "condition.bpf.h"
 
 enum {
-	READ_TRIES = 64, /* copies of a page that is being written; one takes some 100 ns */
+	READ_TRIES = 512, /* copies of a page that is being written; one takes some 100 ns */
 	EVERY_TASK = 0,  /* key of target_tgids that stands for all */
 };
 

@@ -90,6 +90,14 @@ static __always_inline struct scratch *get_scratch(void)
 	return bpf_map_lookup_elem(&scratches, &zero);
 }
 
+/* Copies a string of the process; gives its bytes with the NUL, negative where it cannot be read. */
+static __always_inline long read_user_string(void *data, u32 room, u64 at)
+{
+	long got = bpf_probe_read_user_str(data, room, (void *)at);
+
+	return got ? got : 1; /* an empty string: up to Linux 6.12 its NUL is written and not counted */
+}
+
 #ifndef PERFBUF_PLAIN
 
 u64 last_instance = 0;

@@ -164,7 +164,7 @@ static long add_environment(u32 index, u32 *slot)
 
 	if (!work || work->environment_at >= work->environment_end)
 		return 1;
-	got = bpf_probe_read_user_str(work->chunk, ENVIRONMENT_CHUNK, (void *)work->environment_at);
+	got = read_user_string(work->chunk, ENVIRONMENT_CHUNK, work->environment_at);
 	if (got <= 0 || got > ENVIRONMENT_CHUNK)
 		return 1;
 	used = work->environment_bytes;

@@ -26,12 +26,13 @@ struct span_cache {
 	struct pb_span_ids last;
 };
 
+/* Sizes and no types: up to 6.1 a map with BTF and one without are not each other's like (bpf_map_meta_equal). */
 struct span_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
-	__type(key, u32);
-	__type(value, struct pb_span_bucket);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct pb_span_bucket));
 };
 
 /* tgid -> the process's own map. */

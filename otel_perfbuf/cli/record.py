@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import functools
 import os
 import select
 import shutil
@@ -111,7 +112,8 @@ def run(args: argparse.Namespace) -> int:
             if args.pid is not None:
                 source.follow(args.pid)
                 _restrict(args)
-                code = _recorded(args.pid, None, when, args.window, source, output, directory)
+                with _end_of(args.pid) as wait:
+                    code = _recorded(args.pid, wait, when, args.window, source, output, directory)
                 return _saved(args.save_rings, source, code)
             child = Child.hold(path, words, environment, user)
             forward_to(child)
@@ -121,7 +123,8 @@ def run(args: argparse.Namespace) -> int:
                 child.abandon()
                 raise
             _restrict(args)
-            code = _recorded(child.pid, child, when, args.window, source, output, directory, words[0])
+            run_child = functools.partial(_run_child, child, words[0])
+            code = _recorded(child.pid, run_child, when, args.window, source, output, directory)
             return _saved(args.save_rings, source, code)
 
 
@@ -175,15 +178,17 @@ def _socket_directory() -> Iterator[Path]:
 
 def _recorded(
     pid: int,
-    child: Child | None,
+    wait: Callable[[], _End | int],
     when: set[str],
     window_s: float | None,
     source: HistorySource,
     output: Output,
     directory: Path,
-    name: str = "",
 ) -> int:
-    """Waits for the end of what is recorded, dumps what is to be dumped; gives the exit code."""
+    """Waits for the end of what is recorded, dumps what is to be dumped; gives the exit code.
+
+    ``wait`` gives the end, or the exit code alone where nothing was recorded.
+    """
     recorder = FlightRecorder(
         source, DumpOptions(before_s=window_s, max_records=1 << 40, root_pid=pid), output.take, after_s=_JOIN_S
     )
@@ -201,12 +206,9 @@ def _recorded(
     spans.start()
     trigger.start(fire)
     try:
-        if child is not None:
-            end = _run_child(child, name)
-            if isinstance(end, int):
-                return end
-        else:
-            end = _wait_for(pid)
+        end = wait()
+        if isinstance(end, int):
+            return end
     finally:
         trigger.stop()
         spans.stop()
@@ -255,6 +257,11 @@ def _run_child(child: Child, name: str) -> _End | int:
     return _End(child.wait())
 
 
+def _not_ignored() -> list[signal.Signals]:
+    """What asks for an end; not what we were started with as ignored (nohup), which CMD ignores too."""
+    return [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+
+
 @contextlib.contextmanager
 def _signals_forwarded() -> Iterator[Callable[[Child], None]]:
     """Gives what begins to send SIGTERM and SIGHUP on to CMD; before it was called they end us, tidily.
@@ -273,32 +280,48 @@ def _signals_forwarded() -> Iterator[Callable[[Child], None]]:
         children.append(child)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    # What we were started with as ignored, CMD ignores too (nohup).
-    taken = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, forward) for number in taken}
+    before = {number: signal.signal(number, forward) for number in _not_ignored()}
     before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
         yield begin
     finally:
         for number, handler in before.items():
-            # After CMD only the exit with its status is left: a late signal must not put another in its place.
-            signal.signal(number, signal.SIG_IGN if children else handler)
+            # After the dump only the exit with its status is left: a late signal must not put another in its place.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_IGN if children else handler)
 
 
-def _wait_for(pid: int) -> _End:
-    """Waits until a process that is not our child ends, or a signal asks us to end."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return _End(None)
+@contextlib.contextmanager
+def _end_of(pid: int) -> Iterator[Callable[[], _End]]:
+    """Gives what waits until a process that is not our child ends, or a signal asks us to end.
+
+    From the first moment at which there is something to dump until the dump is out, a signal asks for no more than
+    that: who is quick with Ctrl-C, or hits it twice, wants the history no less.
+    """
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: os.write(wake_write, b"1")) for number in numbers}
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is full of what asked before
+            os.write(wake_write, b"1")
+
+    def wait() -> _End:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            return _End(None)
+        try:
+            ready = select.select([descriptor, wake_read], [], [])[0]
+            return _End(None, interrupted=wake_read in ready)
+        finally:
+            os.close(descriptor)
+
+    numbers = (signal.SIGINT, *_not_ignored())
+    for number in numbers:
+        signal.signal(number, ask)
     try:
-        ready = select.select([descriptor, wake_read], [], [])[0]
-        return _End(None, interrupted=wake_read in ready)
+        yield wait
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for each in (descriptor, wake_read, wake_write):
-            os.close(each)
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)  # only the exit with its status is left
+        os.close(wake_read)
+        os.close(wake_write)

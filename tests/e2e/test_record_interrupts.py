@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from attaching import attached
 
 RECORD = [sys.executable, "-m", "otel_perfbuf", "record", "--lines", "1"]
 SLEEPER = ["sh", "-c", "echo ready; exec sleep 60"]
@@ -36,6 +37,23 @@ def test_a_second_ctrl_c_does_not_take_the_dump() -> None:
     assert process.returncode == 128 + signal.SIGINT
     assert "killed by SIGINT" in said.splitlines()[0]
     assert "+++ killed by SIGINT +++" in said
+
+
+def test_ctrl_c_at_any_moment_ends_an_attached_recording_with_its_dump(tmp_path: Path) -> None:
+    """From the moment at which the trigger socket is there: the first asks for the dump, others change nothing."""
+    with subprocess.Popen(SLEEPER, stdout=subprocess.PIPE, text=True) as target:
+        try:
+            assert target.stdout is not None
+            assert target.stdout.readline() == "ready\n"
+            with attached(("-p", str(target.pid), "-o", tmp_path / "dump", "--format", "text")) as recorder:
+                while recorder.poll() is None:
+                    recorder.send_signal(signal.SIGINT)
+                    time.sleep(0.002)  # no event tells which step of its end it is at
+                _, said = recorder.communicate(timeout=WAIT_S)
+            assert recorder.returncode == 0, said
+        finally:
+            target.kill()
+    assert "<unfinished ...>" in (tmp_path / "dump").read_text()
 
 
 @pytest.mark.parametrize("after_s", [0.2, 0.5, 0.8])

@@ -12,7 +12,7 @@
 
 enum {
 	READ_TRIES = 512, /* copies of a page that is being written; one takes some 100 ns */
-	EVERY_TASK = 0,  /* key of target_tgids that stands for all */
+	EVERY_TASK = 0,   /* key of target_tgids that stands for all */
 };
 
 /* tgid -> flags for its threads' pages: PB_PAGE_TARGET, or PB_PAGE_WAIT_EXEC. Read by the seeder only. */

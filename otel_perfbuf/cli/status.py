@@ -39,11 +39,13 @@ def _lines(status: dict[str, Any]) -> Iterator[str]:
             f"{name} ring_bytes={format_size(int(receiver.get('ring_bytes', 0)))}{shown} lost={receiver.get('lost', 0)}"
         )
     for name, connector in status.get("connectors", {}).items():
+        left_s = round(connector.get("warm_up_left_s", 0), 3)
+        warm_up = f" warm_up_left={format_duration(left_s)}" if left_s else ""
         yield (
             f"{name} fired={sum(connector.get('fired', {}).values())}"
             f" suppressed={sum(connector.get('suppressed', {}).values())}"
             f" refused={sum(connector.get('refused', {}).values())}"
-            f" dumps={connector.get('dumps', {}).get('made', 0)}"
+            f" dumps={connector.get('dumps', {}).get('made', 0)}{warm_up}"
         )
     for name, exporter in status.get("exporters", {}).items():
         counts = " ".join(f"{key}={exporter.get(key, 0)}" for key in ("sent", "failed", "rejected", "dropped"))

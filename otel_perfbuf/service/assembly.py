@@ -47,6 +47,10 @@ class _KernelHistory:
         self.source.attach()
         self.source.watch_cpus()
 
+    @property
+    def started_s(self) -> float:
+        return self.source.started_ns / 1e9
+
     def status(self) -> Mapping[str, Any]:
         from otel_perfbuf.rings.cpus import online_cpus
 

@@ -346,6 +346,7 @@ class FlightRecorderOptions(StrictModel):
     scope: Literal["process", "cgroup", "host"] = "process"
     window: WindowOptions = WindowOptions()
     max_records: int = Field(default=100_000, ge=1, le=10_000_000)
+    warm_up: Duration = Field(default=0.0, ge=0, description="from the recording's start: firings are only counted")
     hold_off: Duration = Field(default=30.0, ge=0)
     max_dumps: BudgetOptions = BudgetOptions()
 

@@ -89,6 +89,10 @@ class History(Protocol):
     def attach(self) -> None:
         """Begins to record."""
 
+    @property
+    def started_s(self) -> float:
+        """When it began to record, in seconds of time.monotonic()."""
+
     def status(self) -> Mapping[str, Any]:
         """ring_bytes, lost, overwritten_bytes, malformed: counts since it was opened."""
 

@@ -20,7 +20,7 @@ from otel_perfbuf.service.options import FlightRecorderOptions
 from otel_perfbuf.service.parts import History, MadeDump, Parts
 from otel_perfbuf.service.telemetry import Telemetry
 from otel_perfbuf.triggers.firing import Firing, Trigger, TriggerKind
-from otel_perfbuf.triggers.manners import Manners
+from otel_perfbuf.triggers.manners import Manners, WarmUp
 from otel_perfbuf.triggers.socket import SocketTrigger
 from otel_perfbuf.triggers.spans import SpanRegistry
 from otel_perfbuf.triggers.telemetry import Consumed, TelemetryRules, TelemetryTrigger
@@ -62,7 +62,8 @@ class Recording:
         self._telemetry = telemetry
         self._emit = emit
         self._fired: Counter[str] = Counter()
-        self._manners = _CountedManners(options.hold_off, options.max_dumps)
+        self._warm_up = WarmUp(options.warm_up, history.started_s)
+        self._manners = _CountedManners(options.hold_off, options.max_dumps, warm_up=self._warm_up)
         self._manners.telemetry = telemetry
         self._recorder = parts.recorder(history, options, self._made, self._manners)
         self._socket: SocketTrigger | None = None
@@ -85,6 +86,8 @@ class Recording:
 
     def start(self) -> None:
         """Starts the recorder, then arms the triggers."""
+        if left_s := self._warm_up.left_s:
+            _log.info("%s: warm-up: firings of the next %.1f s are counted and make no dump", self.id, left_s)
         self._recorder.start()
         if self._spans is not None:
             self._spans.start()
@@ -114,6 +117,7 @@ class Recording:
             **self._recorder.status(),
             "fired": dict(self._fired),
             "suppressed": dict(self._manners.suppressed),
+            "warm_up_left_s": round(self._warm_up.left_s, 3),
             "refused": dict(self.refused()),
             "exact_processes": self._spans.registered if self._spans is not None else 0,
         }

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold-off and budgets: which firings may make a dump.
+"""Warm-up, hold-off and budgets: which firings may make a dump.
 
 What it is not: joining (a firing that joins a dump in the making never comes here). Source: CONTRACT section 2
-(hold_off, max_dumps), section 3 (.suppressed). Not thread-safe: the recorder calls it under its lock.
+(hold_off, max_dumps), section 3 (.suppressed); decision 0023 (warm_up). Not thread-safe: the recorder calls it under
+its lock.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from otel_perfbuf.triggers.firing import Firing, TriggerKind
 from otel_perfbuf.units import Duration
 
-__all__ = ["Budget", "BudgetOptions", "HoldOff", "Manners", "hold_off_key"]
+__all__ = ["Budget", "BudgetOptions", "HoldOff", "Manners", "WarmUp", "hold_off_key"]
 
 _KEYS_MAX: Final = 10_000
 _REASON_MAX: Final = 200
@@ -45,6 +46,23 @@ def hold_off_key(firing: Firing) -> Key:
         # Each process dies once: its command's name, with which the reason begins, is the only service it has.
         service = ""
     return service, firing.kind, _NUMBERS.sub("#", firing.reason[:_REASON_MAX])
+
+
+class WarmUp:
+    """The first ``length_s`` seconds of a recording, in which the processes' history is not there yet; 0 is none."""
+
+    def __init__(self, length_s: float, began_s: float = 0.0, clock: Clock = time.monotonic) -> None:
+        self._ends_s = began_s + length_s
+        self._clock = clock
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until it is over; 0 once it is."""
+        return max(self._ends_s - self._clock(), 0.0)
+
+    def allows(self, kind: TriggerKind) -> bool:
+        """Whether it is over; a person or a program that asks for a dump (`manual`) is never held back."""
+        return kind == "manual" or self._clock() >= self._ends_s
 
 
 class HoldOff:
@@ -92,13 +110,22 @@ class Budget:
 
 
 class Manners:
-    """Hold-off and budget together; what the recorder asks before it makes a dump.
+    """Warm-up, hold-off and budget together; what the recorder asks before it makes a dump.
 
     ``suppressed`` counts firings since the start, by kind. ``exempt`` lets one firing pass: a person who asks through
-    the control socket gets a dump, an application that sends `manual` has the manners of all others.
+    the control socket gets a dump, an application that sends `manual` has the hold-off and budget of all others.
+    What fires in the warm-up begins no hold-off and spends no budget: the first firing after it makes a dump.
     """
 
-    def __init__(self, hold_off_s: float, budget: BudgetOptions, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        hold_off_s: float,
+        budget: BudgetOptions,
+        clock: Clock = time.monotonic,
+        *,
+        warm_up: WarmUp | None = None,
+    ) -> None:
+        self._warm_up = warm_up or WarmUp(0.0, clock=clock)
         self._hold_off = HoldOff(hold_off_s, clock)
         self._budget = Budget(budget, clock)
         self._exempt: set[int] = set()
@@ -114,7 +141,8 @@ class Manners:
         if id(firing) in self._exempt:
             self._exempt.discard(id(firing))
             return True
-        if self._hold_off.allows(firing) and self._budget.allows(firing.kind):
+        allowed = self._warm_up.allows(firing.kind) and self._hold_off.allows(firing)
+        if allowed and self._budget.allows(firing.kind):
             self._hold_off.begin(firing)
             self._budget.spend(firing.kind)
             return True

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -163,3 +164,28 @@ def test_firings_within_the_hold_off_are_counted_in_the_next_header(tmp_path: Pa
     headers = [item.attributes for item in found.records if item.name == "perfbuf.dump"]
     assert [header["perfbuf.dump.trigger"] for header in headers] == ["syscall_error", "manual"]
     assert [header["perfbuf.dump.suppressed"] for header in headers][1] == 4
+
+
+def test_a_crash_in_the_warm_up_is_counted_and_one_after_it_is_dumped(tmp_path: Path) -> None:
+    """The first crash begins no hold-off; the dump of the second one says that one was suppressed."""
+    shell = tmp_path / "pbtarget"
+    shell.symlink_to("/bin/sh")
+    crash = [shell, "-c", "kill -SEGV $$"]
+    with running_agent(tmp_path, _config(tmp_path, {"process_exit": {}}, hold_off="1h", warm_up="15s")) as agent:
+        agent.wait_for_line("warm-up: firings of the next")
+        assert subprocess.run(crash, check=False).returncode < 0
+
+        def recorder() -> Any:
+            return json.loads(agent.command("status", "--json").stdout)["connectors"]["flight_recorder"]
+
+        end = time.monotonic() + 60
+        while (status := recorder())["suppressed"] != {"process_exit": 1} or status["warm_up_left_s"]:
+            assert time.monotonic() < end, status
+            time.sleep(0.2)
+        assert status["dumps"]["made"] == 0
+        assert not (tmp_path / "dumps.jsonl").exists()
+        assert subprocess.run(crash, check=False).returncode < 0
+        dump = _dumps(tmp_path, _whole)
+        assert recorder()["suppressed"] == {"process_exit": 1}
+    assert dump.header["perfbuf.dump.trigger"] == "process_exit"
+    assert dump.header["perfbuf.dump.suppressed"] == 1

@@ -6,6 +6,7 @@ What it is not: a test. Everything but the kernel is real: configuration, socket
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class _History:
     def __init__(self, parts: PlayedParts) -> None:
         self._parts = parts
         self.trigger = _Trigger(parts)
+        self.started_s = time.monotonic()
 
     def attach(self) -> None:
         """Notes it."""

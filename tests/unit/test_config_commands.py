@@ -74,7 +74,8 @@ def test_dump_and_status(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
             "perf_buffer": {"mode": "overwritable", "ring_bytes": 8 << 20, "lost": 0, "history_seconds": 4.5}
         },
         "connectors": {
-            "flight_recorder": {"fired": {"manual": 2}, "suppressed": {}, "refused": {}, "dumps": {"made": 2}}
+            "flight_recorder": {"fired": {"manual": 2}, "suppressed": {}, "refused": {}, "dumps": {"made": 2}},
+            "flight_recorder/b": {"warm_up_left_s": 12.5},
         },
         "exporters": {"file": {"queue_size": 0, "queue_capacity": 1000, "sent": 5}},
         "spool_bytes": 0,
@@ -98,6 +99,7 @@ def test_dump_and_status(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
             "agent 1 pid=7 up=1m1s",
             "perf_buffer ring_bytes=8MiB history=4.5s lost=0",
             "flight_recorder fired=2 suppressed=0 refused=0 dumps=2",
+            "flight_recorder/b fired=0 suppressed=0 refused=0 dumps=0 warm_up_left=12.5s",
             "file queue=0/1000 sent=5 failed=0 rejected=0 dropped=0",
             "spool=0",
         ]

@@ -94,6 +94,39 @@ def test_a_datagram_fires_and_the_second_is_held_off(tmp_path: Path, parts: Play
     assert status["refused"] == {"malformed": 1}
 
 
+def test_the_warm_up_is_counted_from_the_recordings_start(tmp_path: Path, parts: PlayedParts) -> None:
+    """In it a datagram is suppressed and a dump by hand is made; a reload that keeps the history begins no new one."""
+    tree = usual_tree(tmp_path)
+    tree["connectors"]["flight_recorder"] |= {"warm_up": "1h", "hold_off": "0s"}
+    agent = Agent(lambda: parse(tree), parts)
+    configuration = parse(tree)
+    running = agent._start(configuration)
+    client = ControlClient(str(tmp_path / "control.sock"))
+
+    def fire() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.connect(str(tmp_path / "trigger.sock"))
+            sender.send(build_datagram(Datagram(kind="span_error", service_name="a", reason="x")))
+
+    try:
+        fire()
+        client.dump({"all": True})
+        assert 3500 < client.status()["connectors"]["flight_recorder"]["warm_up_left_s"] <= 3600
+        parts.histories[0].started_s -= 1800
+        tree["connectors"]["flight_recorder"]["warm_up"] = "30m"
+        configuration, running = agent._reload(configuration, running)
+        assert client.status()["connectors"]["flight_recorder"]["warm_up_left_s"] == 0
+        fire()
+    finally:
+        running.stop()
+    assert [[firing.kind for firing in recorder.firings] for recorder in parts.recorders] == [
+        ["manual"],
+        ["span_error"],
+    ]
+    metrics = agent._telemetry.render().splitlines()
+    assert 'perfbuf_dumps{trigger="span_error",outcome="suppressed"} 1' in metrics
+
+
 def test_live_payloads_reach_their_exporter_only(tmp_path: Path, running: Running) -> None:
     """What a forward stream still holds at the stop is in its file, and not in the other one."""
     running.stop()

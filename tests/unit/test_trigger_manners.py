@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from otel_perfbuf.triggers.firing import Firing
-from otel_perfbuf.triggers.manners import Budget, BudgetOptions, HoldOff, Manners, hold_off_key
+from otel_perfbuf.triggers.manners import Budget, BudgetOptions, HoldOff, Manners, WarmUp, hold_off_key
 
 
 class _Clock:
@@ -133,3 +133,30 @@ def test_an_exempt_firing_passes_and_spends_nothing() -> None:
     manners.exempt(firing)
     assert manners.admit(firing)
     assert not manners.admit(firing)
+
+
+def test_firings_in_the_warm_up_are_counted_and_spend_nothing() -> None:
+    """Until it is over none makes a dump; the first one after it does, with the hold-off and budget untouched."""
+    clock = _Clock()
+    warm_up = WarmUp(30.0, clock.now_s - 10, clock)  # it records for 10 s already
+    manners = Manners(1000.0, _budget(1), clock, warm_up=warm_up)
+    assert warm_up.left_s == 20
+    assert not manners.admit(_FIRING)
+    clock.now_s += 19.9
+    assert not manners.admit(replace(_FIRING, kind="process_exit"))
+    clock.now_s += 0.1
+    assert manners.admit(_FIRING)
+    assert warm_up.left_s == 0
+    assert manners.suppressed == {"span_error": 1, "process_exit": 1}
+    assert manners.take_suppressed() == 2
+
+
+def test_the_warm_up_holds_back_no_dump_by_hand() -> None:
+    """Neither a person's nor a program's that asks for one itself (`manual`), which the budget still bounds."""
+    manners = Manners(0.0, _budget(1), _Clock(), warm_up=WarmUp(30.0, 1000.0, _Clock()))
+    by_person, by_program = Firing("manual", "by hand", 1), Firing("manual", "asked", 1, pid=7)
+    manners.exempt(by_person)
+    assert manners.admit(by_person)
+    assert manners.admit(by_program)
+    assert not manners.admit(by_program)
+    assert manners.suppressed == {"manual": 1}

@@ -48,6 +48,9 @@ struct pb_encoding {
 	uint64_t redactions;              /* counted while encoding: strings and buffers that a pattern changed */
 };
 
+/* Redacts the threads' names, once before the first chunk; gives how many were changed (not in .redactions). */
+uint64_t pb_history_redact(struct pb_history *history, const struct pb_redaction *redaction);
+
 /* Encodes the next chunk: a time slice of the selected events from event index *cursor on (in the history's time
  * order), inside it one ResourceLogs per process, ascending in time. Writes one ExportLogsServiceRequest of at most
  * PB_CHUNK_BYTES and PB_CHUNK_RECORDS to `out` (capacity >= PB_CHUNK_BYTES) using `scratch` (>= 2 * PB_CHUNK_BYTES).

@@ -160,40 +160,70 @@ bool pb_redact(const struct pb_redaction *redaction, const uint8_t *bytes, uint3
 	return true;
 }
 
-/* The next argument is a secret. */
-static bool names_secret(const struct pb_redaction *redaction, const uint8_t *bytes, uint32_t size)
+bool pb_redact_crosses(const struct pb_redaction *redaction, const uint8_t *bytes, uint32_t size, uint32_t at)
 {
 	for (uint32_t i = 0; i < redaction->count; i++) {
 		const struct pb_pattern *pattern = &redaction->patterns[i];
+		const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(pattern->match);
+		PCRE2_SIZE from = 0;
 
-		if (pattern->scope == PB_PATTERN_NEXT_ARGUMENT &&
-		    pcre2_match(pattern->code, bytes, size, 0, 0, pattern->match, pattern->context) >= 0)
-			return true;
+		while (pattern->scope == PB_PATTERN_ANY && from < at) {
+			int result = pcre2_match(pattern->code, bytes, size, from, 0, pattern->match, pattern->context);
+
+			if (result == PCRE2_ERROR_NOMATCH)
+				break;
+			if (result < 0 || (ends[0] < at && ends[1] > at))
+				return true;
+			from = ends[1] > from ? ends[1] : from + 1;
+		}
 	}
 	return false;
+}
+
+enum secret { NO_SECRET, NAMES_SECRET, NOBODY_KNOWS };
+
+/* Whether the next argument is a secret; NOBODY_KNOWS: a match took too long, so this one may be one as well. */
+static enum secret names_secret(const struct pb_redaction *redaction, const uint8_t *bytes, uint32_t size)
+{
+	enum secret found = NO_SECRET;
+
+	for (uint32_t i = 0; i < redaction->count; i++) {
+		const struct pb_pattern *pattern = &redaction->patterns[i];
+		int result;
+
+		if (pattern->scope != PB_PATTERN_NEXT_ARGUMENT)
+			continue;
+		result = pcre2_match(pattern->code, bytes, size, 0, 0, pattern->match, pattern->context);
+		if (result >= 0)
+			found = NAMES_SECRET;
+		else if (result != PCRE2_ERROR_NOMATCH)
+			return NOBODY_KNOWS;
+	}
+	return found;
 }
 
 bool pb_redact_arguments(const struct pb_redaction *redaction, const uint8_t *bytes, uint32_t size, uint8_t *out,
                          uint32_t capacity, uint32_t *written)
 {
 	struct bounded result = { out, 0, capacity };
-	bool found = false, secret = false;
+	enum secret secret = NO_SECRET;
+	bool found = false;
 	uint32_t at = 0;
 
 	while (at < size) {
 		const uint8_t *end = memchr(bytes + at, 0, size - at);
 		uint32_t length = end ? (uint32_t)(end - bytes) - at : size - at;
 
-		if (secret) {
+		bool behind = secret != NO_SECRET;
+
+		secret = behind ? NO_SECRET : names_secret(redaction, bytes + at, length);
+		if (behind || secret == NOBODY_KNOWS) {
 			append(&result, (const uint8_t *)all_of_it, sizeof(all_of_it) - 1);
 			found = true;
-			secret = false;
+		} else if (redact_one(redaction, PB_PATTERN_ARGUMENT, bytes + at, length, &result)) {
+			found = true;
 		} else {
-			secret = names_secret(redaction, bytes + at, length);
-			if (redact_one(redaction, PB_PATTERN_ARGUMENT, bytes + at, length, &result))
-				found = true;
-			else
-				append(&result, bytes + at, length);
+			append(&result, bytes + at, length);
 		}
 		if (end)
 			append(&result, (const uint8_t *)"", 1);

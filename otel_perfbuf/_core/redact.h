@@ -49,12 +49,15 @@ enum pb_status pb_pattern_compile(struct pb_pattern *pattern, const char *text, 
 uint32_t pb_pattern_groups(const struct pb_pattern *pattern);
 void pb_pattern_free(struct pb_pattern *pattern);
 /* Redacts one string. False: nothing matched, nothing was written. Else *written bytes at `out`; what does not fit there
- * is left out. A match that takes too long replaces the whole string. */
+ * is left out. A match that takes too long replaces the whole string: nobody knows what is in there. */
 bool pb_redact(const struct pb_redaction *redaction, const uint8_t *bytes, uint32_t size, uint8_t *out,
                uint32_t capacity, uint32_t *written);
 /* The same for argv: strings, each with its NUL (the last one perhaps without). */
 bool pb_redact_arguments(const struct pb_redaction *redaction, const uint8_t *bytes, uint32_t size, uint8_t *out,
                          uint32_t capacity, uint32_t *written);
+/* Whether something that a pattern redacts begins before position `at` and ends behind it (or nobody knows, since a
+ * match takes too long): what stands behind `at` may not be shown by itself. */
+bool pb_redact_crosses(const struct pb_redaction *redaction, const uint8_t *bytes, uint32_t size, uint32_t at);
 
 /* cffi: end */
 #endif

@@ -171,6 +171,15 @@ void pb_call_redact(struct pb_call *call);
 /* A buffer of another part of a call, where it is shown; it counts as the call's. True: it was changed. */
 bool pb_bytes_redact(const struct pb_call *call, const uint8_t **data, uint32_t *bytes);
 bool pb_view_redact(const struct pb_plan *plan, struct pb_capture_view *view, uint8_t *space, uint32_t capacity);
+/* Another part of a call (pb_find_part), before it is shown. */
+void pb_part_redact(const struct pb_call *call, struct pb_capture_view *view);
+/* The buffers of one message, one after the other: a secret may begin in one and end in the next. .size = 0 first. */
+struct pb_stream {
+	uint32_t size;
+	uint8_t bytes[PB_REDACTED_BYTES];
+};
+/* As pb_bytes_redact; a buffer into which a secret reaches is replaced whole. */
+bool pb_stream_redact(const struct pb_call *call, struct pb_stream *stream, const uint8_t **data, uint32_t *bytes);
 
 /* text.c */
 void pb_call_load(struct pb_call *call, const struct pb_event *event, const struct pb_plan *plan);

@@ -55,13 +55,13 @@ static bool next_buffer(const struct pb_capture_view *view, uint32_t *at, const 
 	return true;
 }
 
-static void put_buffer(struct pb_writer *out, const struct pb_call *call, const uint8_t *data, uint32_t captured,
-                       uint64_t whole)
+static void put_buffer(struct pb_writer *out, const struct pb_call *call, struct pb_stream *stream, const uint8_t *data,
+                       uint32_t captured, uint64_t whole)
 {
 	bool cut = whole > captured;
 	uint32_t most = call->plan->string_bytes, shown;
 
-	if (pb_bytes_redact(call, &data, &captured))
+	if (pb_stream_redact(call, stream, &data, &captured))
 		whole = cut ? UINT64_MAX : captured;
 	shown = captured < most ? captured : most;
 	pb_put_quoted(out, data, shown, whole > shown);
@@ -73,7 +73,9 @@ static void put_iovecs(struct pb_writer *out, const struct pb_call *call, const 
 {
 	uint32_t count = array->head.bytes / 16, wanted = array->head.extent / 16, at = 0;
 	uint32_t shown = count < IOVECS_SHOWN ? count : IOVECS_SHOWN;
+	struct pb_stream stream;
 
+	stream.size = 0;
 	pb_put_char(out, '[');
 	for (uint32_t i = 0; i < shown; i++) {
 		uint64_t base = word(array->data + 16 * i, 8), size = word(array->data + 16 * i + 8, 8);
@@ -84,7 +86,7 @@ static void put_iovecs(struct pb_writer *out, const struct pb_call *call, const 
 		left -= moved;
 		pb_put(out, i ? ", {iov_base=" : "{iov_base=");
 		if (next_buffer(buffers, &at, &data, &bytes) && base)
-			put_buffer(out, call, data, bytes, moved);
+			put_buffer(out, call, &stream, data, bytes, moved);
 		else
 			pb_put_address(out, base);
 		pb_put(out, ", iov_len=");
@@ -228,6 +230,7 @@ static void put_name(struct pb_writer *out, const struct pb_call *call, uint32_t
 		pb_put_address(out, message->name);
 		return;
 	}
+	pb_part_redact(call, &view);
 	length = view.head.extent;
 	pb_put_sockaddr(out, call->plan, view.data, view.head.bytes < length ? view.head.bytes : length, length);
 }

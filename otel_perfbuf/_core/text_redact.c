@@ -70,6 +70,46 @@ void pb_call_redact(struct pb_call *call)
 	}
 }
 
+void pb_part_redact(const struct pb_call *call, struct pb_capture_view *view)
+{
+	redact((struct pb_call *)call, view); /* what is counted and its space are the call's alone */
+}
+
+bool pb_stream_redact(const struct pb_call *call, struct pb_stream *stream, const uint8_t **data, uint32_t *bytes)
+{
+	static const char all_of_it[] = "[REDACTED]";
+	uint32_t before = stream->size, room = sizeof(stream->bytes) - before;
+
+	if (!call->plan->redaction || !*bytes)
+		return false;
+	memcpy(stream->bytes + before, *data, *bytes < room ? *bytes : room);
+	stream->size += *bytes < room ? *bytes : room;
+	if (!before || !pb_redact_crosses(call->plan->redaction, stream->bytes, stream->size, before))
+		return pb_bytes_redact(call, data, bytes);
+	((struct pb_call *)call)->redactions++;
+	*data = (const uint8_t *)all_of_it;
+	*bytes = sizeof(all_of_it) - 1;
+	return true;
+}
+
+uint64_t pb_history_redact(struct pb_history *history, const struct pb_redaction *redaction)
+{
+	uint64_t changed = 0;
+
+	for (uint64_t i = 0; i < history->thread_count; i++) {
+		struct pb_thread *thread = &history->threads[i];
+		const uint8_t *end = memchr(thread->comm, 0, PB_COMM_BYTES);
+		uint32_t written, bytes = end ? (uint32_t)(end - thread->comm) : PB_COMM_BYTES;
+		uint8_t shown[PB_COMM_BYTES] = { 0 };
+
+		if (!pb_redact(redaction, thread->comm, bytes, shown, sizeof(shown), &written))
+			continue;
+		memcpy(thread->comm, shown, sizeof(shown));
+		changed++;
+	}
+	return changed;
+}
+
 bool pb_bytes_redact(const struct pb_call *call, const uint8_t **data, uint32_t *bytes)
 {
 	struct pb_call *own = (struct pb_call *)call; /* what is counted and its space are the call's alone */

@@ -26,6 +26,7 @@ from .header import SCOPE, Header, header_request, span_request
 from .history import Encoding, History, ProcessKey
 from .processes import Process, cgroup_path, process_from_proc, process_resource, started_at
 from .reading import read_reading
+from .redacted import Redacted
 from .scope import descendants, newest
 
 __all__ = ["Dump", "DumpOptions", "Losses", "make_dump"]
@@ -162,10 +163,11 @@ def make_dump(
     span = SpanContext(trace_id, secrets.token_bytes(8), flags)
     contexts = dict.fromkeys(item.span for item in firings if item.span is not None)
     edges = ring_edges(captures, started_ns)
+    redacted = Redacted(plan.redaction)
     header = Header(
         dump_id=secrets.token_hex(16),
         trigger=firing.kind,
-        reason=firing.reason,
+        reason=redacted.text(firing.reason),
         scope="cgroup" if firing.cgroup else "host" if firing.pid is None else options.scope,
         fired_unix_ns=firing.unix_ns,
         made_unix_ns=time.time_ns(),
@@ -189,8 +191,10 @@ def make_dump(
         candidates=len(firing.processes),
     )
     # The trigger's service name is the target's; other processes have their own.
-    resources = [process_resource(table[key], firing.service_name if key in targets else None) for key in keys]
-    about = _about(firing, targets, table)
+    resources = [
+        redacted.resource(process_resource(table[key], firing.service_name if key in targets else None)) for key in keys
+    ]
+    about = redacted.resource(_about(firing, targets, table))
     fds = None
     if fd_names:
         seeds = {key: found for capture in captures for key, found in capture.seeds.items()}
@@ -219,7 +223,7 @@ def make_dump(
         )
     ]
     reading = read_reading(gathered, plan, max(start_ns, started_ns), end_ns)
-    header = replace(header, redactions=history.redactions, reading=tuple(reading.sentences()))
+    header = replace(header, redactions=history.redactions + redacted.count, reading=tuple(reading.sentences()))
     chunks = [
         Chunk("logs", header_request(header, about), 1),
         Chunk("traces", span_request(header, about), 1),

@@ -226,6 +226,8 @@ class History:
             ffi.memmove(c.dump_span_id, encoding.dump_span_id, 8)
             ffi.memmove(c.span_id, encoding.span_id, 8)
             ffi.memmove(c.dump_id, encoding.dump_id.encode("ascii"), len(encoding.dump_id))
+        if plan.redaction:
+            c.redactions = lib.pb_history_redact(self._c, plan.redaction)
         new = ffi.new_allocator(should_clear_after_alloc=False)
         out, scratch = new("uint8_t[]", lib.PB_CHUNK_BYTES), new("uint8_t[]", 2 * lib.PB_CHUNK_BYTES)
         cursor, size, records = ffi.new("uint64_t *"), ffi.new("uint64_t *"), ffi.new("uint32_t *")

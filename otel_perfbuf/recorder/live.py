@@ -26,6 +26,7 @@ from .header import SCOPE
 from .history import Encoding, History, ProcessKey
 from .inflight import EntryFrames
 from .processes import Process, process_resource, table_process
+from .redacted import Redacted
 
 __all__ = ["ForwardProgram", "LiveStream", "NamedMap"]
 
@@ -191,7 +192,8 @@ class LiveStream:
         keys = history.processes()
         history.select([True] * len(keys), 0, _FOREVER, _FOREVER)
         # Asked anew for each batch: an exec makes another program of a known process.
-        resources = [process_resource(self._process(key)).SerializeToString() for key in keys]
+        redacted = Redacted(self._plan.redaction)
+        resources = [redacted.resource(process_resource(self._process(key))).SerializeToString() for key in keys]
         offset = unix_offset_ns()
         encoding = Encoding(offset, now_ns + offset, SCOPE.SerializeToString())
         chunks = tuple(

@@ -18,9 +18,8 @@ from otel_perfbuf.bpf.syscalls import AlertRules, SyscallProgram
 from otel_perfbuf.errors import KernelError
 from otel_perfbuf.records import (
     Redact,
-    Redaction,
-    argument_patterns,
     build_plan,
+    build_redaction,
     default_patterns,
     fd_calls,
     records_all,
@@ -87,8 +86,7 @@ class HistorySource:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        redaction = Redaction((*options.redact, *argument_patterns())) if options.redact else None
-        self.plan: Plan = build_plan(string_bytes=options.string_bytes, redaction=redaction)
+        self.plan: Plan = build_plan(string_bytes=options.string_bytes, redaction=build_redaction(options.redact))
         self._rules = syscall_rules(
             include=options.include,
             exclude=options.exclude,

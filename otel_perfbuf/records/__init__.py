@@ -3,7 +3,7 @@
 
 from otel_perfbuf.records.fd_rules import fd_calls
 from otel_perfbuf.records.plan import Plan, build_plan
-from otel_perfbuf.records.redaction import Redact, Redaction, argument_patterns, default_patterns
+from otel_perfbuf.records.redaction import Redact, Redaction, argument_patterns, build_redaction, default_patterns
 from otel_perfbuf.records.rules import records_all, syscall_rules
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Redaction",
     "argument_patterns",
     "build_plan",
+    "build_redaction",
     "default_patterns",
     "fd_calls",
     "records_all",

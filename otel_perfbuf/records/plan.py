@@ -49,7 +49,8 @@ _WIDE = re.compile(r"long|u64|size_t|\*|aio_context_t")
 class Plan:
     """A ``struct pb_plan`` and all memory behind it; ``pointer`` is valid as long as this object lives.
 
-    ``decodings`` are the syscalls by number, for whoever asks for names (``plan.syscall_name(59)``).
+    ``decodings`` are the syscalls by number, for whoever asks for names (``plan.syscall_name(59)``); ``redaction`` is
+    what may not be shown of strings, or None.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class Plan:
         self.pointer = self._new("struct pb_plan *")
         self._fill(tables, string_bytes)
         self._fill_structs(structs)
+        self.redaction = redaction
         if redaction is not None:
-            self._keep.append(redaction)
             self.pointer.redaction = redaction.pointer
 
     def syscall_name(self, number: int) -> str:

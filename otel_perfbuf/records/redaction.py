@@ -18,7 +18,7 @@ from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.errors import ConfigError
 from otel_perfbuf.records.syscalls import data_lines
 
-__all__ = ["Redact", "Redaction", "argument_patterns", "default_patterns"]
+__all__ = ["Redact", "Redaction", "argument_patterns", "build_redaction", "default_patterns"]
 
 _REFERENCE = re.compile(r"\\([1-9])")
 
@@ -38,8 +38,10 @@ class Redact:
 
 @cache
 def _defaults() -> tuple[Redact, ...]:
-    rows = (line.split("\t") for line in data_lines("redact.tsv"))
-    return tuple(Redact(pattern, replace, scope) for scope, pattern, replace in rows)  # type: ignore[arg-type]
+    rows = [line.split("\t") for line in data_lines("redact.tsv")]
+    name = next(row[1] for row in rows if row[0] == "name")
+    patterns = ((scope, text.replace("{name}", name), replace) for scope, text, *rest in rows for replace in rest)
+    return tuple(Redact(text, replace, scope) for scope, text, replace in patterns)  # type: ignore[arg-type]
 
 
 def default_patterns() -> tuple[Redact, ...]:
@@ -50,6 +52,11 @@ def default_patterns() -> tuple[Redact, ...]:
 def argument_patterns() -> tuple[Redact, ...]:
     """What is redacted of programs' arguments whenever anything is: ``-pSECRET``, ``--password X``."""
     return tuple(row for row in _defaults() if row.scope != "any")
+
+
+def build_redaction(patterns: Sequence[Redact]) -> Redaction | None:
+    """A receiver's patterns and, if there is any, those of programs' arguments; None: nothing is redacted."""
+    return Redaction((*patterns, *argument_patterns())) if patterns else None
 
 
 class Redaction:

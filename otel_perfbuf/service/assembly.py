@@ -181,13 +181,13 @@ class KernelParts:
         """Loads the process program, if it is asked for, and opens its reader."""
         from otel_perfbuf.bpf.process import ProcessProgram
         from otel_perfbuf.recorder.live import LiveStream, NamedMap
-        from otel_perfbuf.records import build_plan
+        from otel_perfbuf.records import Redact, build_plan, build_redaction
         from otel_perfbuf.rings.protocol import find_reader
 
         open_reader = None if options.mode == "forward" else find_reader(options.mode)
         return LiveStream(
             ProcessProgram() if options.map is None else NamedMap(options.map),
-            build_plan(),
+            build_plan(redaction=build_redaction([Redact(row.pattern, row.replace) for row in options.redact])),
             emit,
             per_cpu_bytes=options.per_cpu_bytes,
             watermark_bytes=int(options.per_cpu_bytes * options.watermark),

@@ -26,6 +26,7 @@ __all__ = ["load", "parse", "render"]
 REDACTED: Final = "[REDACTED]"
 _TOP: Final = (*SECTIONS, "service")
 _USER = re.compile(r"(://)[^/@\s]+@")  # http://user:password@host
+_PATTERNS = (".redact.pattern", ".redact.replace")  # are no URLs, whatever they look like
 _ID = re.compile(r"([a-z][a-z0-9_]*)(?:/([A-Za-z0-9_-]+))?")
 
 
@@ -134,6 +135,6 @@ def _redacted(value: Any, typed: Any, path: str) -> Any:
     if isinstance(value, list):
         items = typed if isinstance(typed, (list, tuple)) else [None] * len(value)
         return [_redacted(inner, item, path) for inner, item in zip(value, items, strict=True)]
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or path.endswith(_PATTERNS):
         return value
     return REDACTED if is_secret(path) else _USER.sub(rf"\1{REDACTED}@", value)

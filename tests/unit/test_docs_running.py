@@ -19,7 +19,8 @@ PATTERNS = Redaction([*default_patterns(), *argument_patterns()])
 def rows(header: str) -> list[tuple[str, str]]:
     """Both cells of each row of the table with this header."""
     table = TEXT.split(f"| {header} | shown |\n", 1)[1].split("\n\n", 1)[0]
-    return re.findall(r"^\| `(.+?)` \| `(.+?)` \|$", table, re.MULTILINE)
+    found = re.findall(r"^\| `(.+?)` \| `(.+?)` \|$", table, re.MULTILINE)
+    return [(captured.replace("\\0", "\0"), shown.replace("\\0", "\0")) for captured, shown in found]
 
 
 @pytest.mark.parametrize(("captured", "shown"), rows("captured"))

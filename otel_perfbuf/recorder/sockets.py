@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pyroute2 import DiagSocket, netns
-
 __all__ = ["socket_texts"]
 
 _UNIX = {socket.SOCK_STREAM: "UNIX-STREAM", socket.SOCK_DGRAM: "UNIX-DGRAM", socket.SOCK_SEQPACKET: "UNIX-SEQPACKET"}
@@ -62,6 +60,8 @@ def _in_namespace_of(pid: int, ask: Callable[[], dict[int, bytes]]) -> dict[int,
     found: dict[int, bytes] = {}
 
     def run() -> None:
+        from pyroute2 import netns
+
         namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             netns.setns(namespace)
@@ -84,6 +84,8 @@ def socket_texts(pid: int, inodes: frozenset[int]) -> dict[int, bytes]:
         return {}
 
     def ask() -> dict[int, bytes]:
+        from pyroute2 import DiagSocket  # half of all that a start would import, for what a dump may need
+
         with DiagSocket() as diag:
             return dict(_ask(diag, inodes))
 

@@ -15,8 +15,8 @@ import time
 
 from load import Load
 
-from otel_perfbuf.recorder.capture import Capture
-from otel_perfbuf.recorder.dump import Dump, DumpOptions, Losses, make_dump
+from otel_perfbuf.recorder.capture import Capture, Losses
+from otel_perfbuf.recorder.dump import Dump, DumpOptions, make_dump
 from otel_perfbuf.recorder.source import HistorySource, SourceOptions
 from otel_perfbuf.triggers.firing import Firing
 

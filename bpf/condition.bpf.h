@@ -81,8 +81,10 @@ static __always_inline void send_alert(void *ctx, struct pb_alert *alert)
 {
 	struct pb_stats *counts = get_stats();
 
+	hold_cpu();
 	if (bpf_perf_event_output(ctx, &alerts, BPF_F_CURRENT_CPU, alert, sizeof(*alert)) && counts)
 		counts->lost_alerts++;
+	release_cpu();
 }
 
 static __always_inline void alert_exit(void *ctx, struct page *page, const struct pb_span_ids *ids, s32 status, u64 now)

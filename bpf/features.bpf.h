@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /*
  * features.bpf.h: what a kernel may lack, one inline function each, so that no other file asks: the current task as a
- * typed pointer, atomics that give the old value; and who keeps threads' pages (page.bpf.h).
+ * typed pointer, atomics that give the old value, keeping the CPU; and who keeps threads' pages (page.bpf.h).
  *
  * Facts: programs that use such an atomic do not load before Linux 5.12, even where it is never reached; task storage in
  * tracing programs and bpf_get_current_task_btf came with 5.11. Decision: every program is built a second time with
  * PERFBUF_PLAIN, and the loader takes that one where a small program with the features does not load (probe.bpf.c).
  * Cost: a hash lookup for each event in the plain form, memory for all its threads at once, x86 only (docs/decisions).
+ *
+ * Fact: since Linux 7.0 tracepoints call their programs with preemption on, so another task may run another of our
+ * programs on this CPU in the midst of one. What is each CPU's is used between hold_cpu and release_cpu, which do
+ * something in the form built with PERFBUF_HELD: kernels from about 6.14 take it. The program that is interrupted is
+ * not run again meanwhile: the kernel counts such a miss, and we count it as lost (otel_perfbuf/bpf/object.py).
  */
 #ifndef PERFBUF_FEATURES_BPF_H
 #define PERFBUF_FEATURES_BPF_H
@@ -24,6 +29,33 @@ enum bpf_func_id___loop { BPF_FUNC_loop___loop = 181 }; /* libbpf passes over wh
 	for (u32 index = 0; index < (bound); index++) \
 		if (step(index, context))             \
 	break
+
+#ifdef PERFBUF_HELD
+
+void bpf_preempt_disable(void) __ksym __weak;
+void bpf_preempt_enable(void) __ksym __weak;
+
+static __always_inline void hold_cpu(void)
+{
+	bpf_preempt_disable();
+}
+
+static __always_inline void release_cpu(void)
+{
+	bpf_preempt_enable();
+}
+
+#else
+
+static __always_inline void hold_cpu(void)
+{
+}
+
+static __always_inline void release_cpu(void)
+{
+}
+
+#endif
 
 #ifndef PERFBUF_PLAIN
 

@@ -112,6 +112,10 @@ struct thread_info {
 	u32 status; /* x86 only */
 };
 
+struct seccomp {
+	int mode;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
@@ -127,7 +131,9 @@ struct task_struct {
 	char comm[16];
 	struct signal_struct *signal;
 	struct css_set *cgroups;
-	void *bpf_storage; /* all task storages of the task; Linux 5.11 */
+	unsigned int ptrace;
+	struct seccomp seccomp; /* with CONFIG_SECCOMP */
+	void *bpf_storage;      /* all task storages of the task; Linux 5.11 */
 	void *stack;
 };
 

@@ -62,8 +62,11 @@ int BPF_PROG(perfbuf_fork, struct task_struct *parent, struct task_struct *child
 	parent_flags = page ? page->head.flags : 0;
 	flags = child_flags(parent_flags, parent, child);
 	if (flags & (PB_PAGE_TARGET | PB_PAGE_WAIT_EXEC)) {
-		if (READ(child, tgid) != READ(parent, tgid))
+		if (READ(child, tgid) != READ(parent, tgid)) {
+			hold_cpu();
 			inherit_process(parent, child);
+			release_cpu();
+		}
 		create_page(child, flags | PB_PAGE_FRESH, now);
 	}
 	if (page && is_recorded(parent_flags))
@@ -133,9 +136,11 @@ int BPF_PROG(perfbuf_exec, struct task_struct *task, s32 old_tid, struct linux_b
 	page_end(page);
 	if (!(flags & PB_PAGE_TARGET))
 		return 0;
+	hold_cpu();
 	add_process(task, FOUND_EXEC);
 	if (is_recorded(flags))
 		add_exec(ctx, page, bprm, old_tid);
+	release_cpu();
 	return 0;
 }
 
@@ -310,17 +315,16 @@ int BPF_PROG(perfbuf_exit, struct task_struct *task)
 
 /* The victim's page is another thread's: the record goes alone, under an instance of its own. The tracepoint's argument
  * was a pid until Linux 6.9 and is a task since. */
-SEC("raw_tp/mark_victim")
-int perfbuf_oom_kill(struct bpf_raw_tracepoint_args *ctx)
+static __always_inline void add_oom_kill(void *ctx, u64 victim)
 {
 	struct scratch *scratch = get_scratch();
-	u64 victim = ctx->args[0], *start;
+	u64 *start;
 	struct pb_process_key key = { .tgid = victim };
 	struct pb_process *process = NULL;
 	struct pb_oom_kill *kill;
 
 	if (!scratch)
-		return 0;
+		return;
 	if (victim > 0xffffffff)
 		key.tgid = BPF_CORE_READ((struct task_struct *)victim, tgid);
 	start = bpf_map_lookup_elem(&process_starts, &key.tgid);
@@ -329,7 +333,7 @@ int perfbuf_oom_kill(struct bpf_raw_tracepoint_args *ctx)
 		process = bpf_map_lookup_elem(&processes, &key);
 	}
 	if (key.tgid == agent_tgid || (filter_targets && !process))
-		return 0;
+		return;
 	__builtin_memset(&scratch->sample, 0, sizeof(scratch->sample));
 	scratch->sample.version = PB_VERSION;
 	scratch->sample.kind = PB_SAMPLE_SINGLE;
@@ -351,6 +355,14 @@ int perfbuf_oom_kill(struct bpf_raw_tracepoint_args *ctx)
 	send_sample(ctx, &history, shared_history, &scratch->sample, sizeof(scratch->sample) + sizeof(*kill));
 	if (alert_oom_kill)
 		alert_oom(ctx, &scratch->sample);
+}
+
+SEC("raw_tp/mark_victim")
+int perfbuf_oom_kill(struct bpf_raw_tracepoint_args *ctx)
+{
+	hold_cpu();
+	add_oom_kill(ctx, ctx->args[0]);
+	release_cpu();
 	return 0;
 }
 

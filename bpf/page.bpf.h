@@ -256,8 +256,11 @@ static __noinline struct page *first_page(struct task_struct *task)
 	if (filter_targets || (READ(task, flags) & PF_KTHREAD))
 		return NULL;
 	page = create_page(task, own_flags(task), bpf_ktime_get_ns());
-	if (page && is_recorded(page->head.flags) && !is_known_process(task))
+	if (page && is_recorded(page->head.flags) && !is_known_process(task)) {
+		hold_cpu();
 		add_process(task, FOUND_RUNNING);
+		release_cpu();
+	}
 	return page;
 }
 

@@ -68,7 +68,7 @@ struct scratch {
 	struct vector_walk vector;
 };
 
-/* Used with preemption off (tracepoints), never by the iterators. */
+/* Used with preemption off (between hold_cpu and release_cpu), never by the iterators. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -171,6 +171,7 @@ static __always_inline void send_sample(void *ctx, void *ring, u8 shared, struct
 
 	if (!counts)
 		return;
+	hold_cpu();
 	sample->bytes = bytes;
 	sample->cpu = bpf_get_smp_processor_id();
 	sample->ring_records = counts->ring_records;
@@ -187,6 +188,7 @@ static __always_inline void send_sample(void *ctx, void *ring, u8 shared, struct
 		counts->lost_no_ring += sample->records;
 	else
 		counts->lost_other += sample->records;
+	release_cpu();
 }
 
 /* Header of a sample about `task`; instance, counts and times are the caller's. */

@@ -4,6 +4,7 @@
  * fentry: attaches). What it is not: ever left attached; user space loads them one at a time
  * (otel_perfbuf/bpf/features.py, which has the table of names).
  */
+#define PERFBUF_HELD
 #include "features.bpf.h"
 #include <bpf/bpf_tracing.h>
 
@@ -29,6 +30,21 @@ SEC("tp_btf/sys_enter")
 int fetching_atomics(u64 *ctx)
 {
 	result = count_up(&counter);
+	return 0;
+}
+
+/* Not static: what our programs call while they hold the CPU is such a function. */
+__noinline int checked_alone(u32 number)
+{
+	return number + counter;
+}
+
+SEC("tp_btf/sys_enter")
+int preemption_control(u64 *ctx)
+{
+	hold_cpu();
+	result = checked_alone(1);
+	release_cpu();
 	return 0;
 }
 

@@ -66,29 +66,35 @@ static __always_inline void end_event(void *ctx, struct scratch *scratch, u32 by
 	send_sample(ctx, &events, 0, &scratch->sample, sizeof(scratch->sample) + (bytes & 1023));
 }
 
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
+static __always_inline void add_fork(void *ctx, struct task_struct *parent, struct task_struct *child)
 {
 	struct scratch *scratch;
 	struct pb_fork *fork;
 
 	if (READ(child, flags) & PF_KTHREAD || READ(child, tgid) == READ(parent, tgid))
-		return 0;
+		return;
 	inherit_process(parent, child);
 	if (READ(parent, tgid) == agent_tgid)
-		return 0;
+		return;
 	scratch = begin_event(parent, sizeof(*fork), PB_RECORD_FORK);
 	if (!scratch)
-		return 0;
+		return;
 	fork = (struct pb_fork *)scratch->record;
 	fork->child_tid = READ(child, pid);
 	fork->child_tgid = READ(child, tgid);
 	end_event(ctx, scratch, sizeof(*fork));
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
+{
+	hold_cpu();
+	add_fork(ctx, parent, child);
+	release_cpu();
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exec")
-int BPF_PROG(process_exec, struct task_struct *task, s32 old_tid, struct linux_binprm *bprm)
+static __always_inline void add_exec(void *ctx, struct task_struct *task, s32 old_tid, struct linux_binprm *bprm)
 {
 	u32 bytes = sizeof(struct pb_exec) + sizeof(struct pb_capture), length = 0;
 	const char *name = BPF_CORE_READ(bprm, filename);
@@ -98,11 +104,11 @@ int BPF_PROG(process_exec, struct task_struct *task, s32 old_tid, struct linux_b
 	long got;
 
 	if (READ(task, tgid) == agent_tgid)
-		return 0;
+		return;
 	add_process(task, FOUND_EXEC);
 	scratch = begin_event(task, bytes, PB_RECORD_EXEC);
 	if (!scratch)
-		return 0;
+		return;
 	exec = (struct pb_exec *)scratch->record;
 	exec->old_tid = old_tid;
 	exec->reserved = 0;
@@ -122,28 +128,43 @@ int BPF_PROG(process_exec, struct task_struct *task, s32 old_tid, struct linux_b
 	bytes += (length + 7) & ~7u;
 	exec->record.bytes = bytes;
 	end_event(ctx, scratch, bytes);
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(process_exec, struct task_struct *task, s32 old_tid, struct linux_binprm *bprm)
+{
+	hold_cpu();
+	add_exec(ctx, task, old_tid, bprm);
+	release_cpu();
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exit")
-int BPF_PROG(process_exit, struct task_struct *task)
+static __always_inline void add_exit(void *ctx, struct task_struct *task)
 {
 	s32 status = wait_status(task);
 	struct scratch *scratch;
 	struct pb_exit *exit;
 
 	if (READ(task, flags) & PF_KTHREAD || READ(task, signal, live.counter) || READ(task, tgid) == agent_tgid)
-		return 0;
+		return;
 	if (!is_known_process(task))
 		add_process(task, FOUND_RUNNING);
 	if (!close_process(task, bpf_ktime_get_ns(), status))
-		return 0;
+		return;
 	scratch = begin_event(task, sizeof(*exit), PB_RECORD_EXIT);
 	if (!scratch)
-		return 0;
+		return;
 	exit = (struct pb_exit *)scratch->record;
 	exit->status = status;
 	exit->reserved = 0;
 	end_event(ctx, scratch, sizeof(*exit));
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(process_exit, struct task_struct *task)
+{
+	hold_cpu();
+	add_exit(ctx, task);
+	release_cpu();
 	return 0;
 }

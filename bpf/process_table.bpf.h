@@ -80,9 +80,9 @@ static __always_inline struct process_scratch *get_process_scratch(u32 slot)
 }
 
 /* The next name of the path, from its last one on, across mounts. 1: there is none. */
-static long add_component(u32 index, u32 *slot)
+__noinline int put_component(u32 slot)
 {
-	struct process_scratch *work = get_process_scratch(*slot);
+	struct process_scratch *work = get_process_scratch(slot);
 	struct dentry *dentry, *parent;
 	struct mount *mount;
 	const unsigned char *name;
@@ -118,8 +118,13 @@ static long add_component(u32 index, u32 *slot)
 	return 0;
 }
 
-/* Puts the path to the end of .executable. Not static: checked by the verifier once, and called with numbers only
- * (pointers need Linux 5.12). `address` is of a struct file. */
+static long add_component(u32 index, u32 *slot)
+{
+	return put_component(*slot) != 0;
+}
+
+/* Not static, as those that it calls: each is checked by the verifier once, and called with numbers only (pointers need
+ * Linux 5.12). Puts the path to the end of .executable. `address` is of a struct file. */
 __noinline int fill_executable(u32 slot, u64 address)
 {
 	struct process_scratch *work = get_process_scratch(slot);
@@ -156,9 +161,9 @@ static __always_inline int is_resource_variable(const u64 *text)
 }
 
 /* One piece of the environment: a string, or what one read of a long one gave. 1: that was the last. */
-static long add_environment(u32 index, u32 *slot)
+__noinline int put_environment(u32 slot)
 {
-	struct process_scratch *work = get_process_scratch(*slot);
+	struct process_scratch *work = get_process_scratch(slot);
 	u32 used, bytes, keep;
 	long got;
 
@@ -184,6 +189,11 @@ static long add_environment(u32 index, u32 *slot)
 		                      work->chunk);
 	}
 	return 0;
+}
+
+static long add_environment(u32 index, u32 *slot)
+{
+	return put_environment(*slot) != 0;
 }
 
 /* Keeps the OTEL_* strings that name a resource; the others may be secrets (OTEL_EXPORTER_OTLP_HEADERS).

@@ -79,7 +79,7 @@ enum pb_record_kind {
 
 enum pb_record_flags {
 	PB_FLAG_EXIT_ONLY = 1,    /* sys_exit without sys_enter: denied before entry */
-	PB_FLAG_BEGAN_BEFORE = 2, /* the call began before recording: no start, no duration */
+	PB_FLAG_BEGAN_BEFORE = 2, /* it began before recording, or its sys_enter was missed: no start, no duration */
 	PB_FLAG_NO_RETURN = 4,    /* exit, exit_group: complete without a result */
 	PB_FLAG_IN_FLIGHT = 8,    /* set by the C core on a page's open call */
 	PB_FLAG_COMPAT = 16,      /* a 32-bit call: its number is of another table */

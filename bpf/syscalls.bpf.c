@@ -123,8 +123,11 @@ int perfbuf_sys_enter(u64 *ctx)
 	page->head.flags = flags;
 	page_end(page);
 	if (flags & PB_PAGE_OPEN && number < PB_SYSCALLS && rules.syscalls[number].enter_rules &&
-	    !(page->head.open.record.flags & PB_FLAG_COMPAT))
+	    !(page->head.open.record.flags & PB_FLAG_COMPAT)) {
+		hold_cpu();
 		capture_at_enter(ctx, page, number);
+		release_cpu();
+	}
 	return 0;
 }
 
@@ -177,18 +180,28 @@ static __always_inline void finish_call(void *ctx, struct page *page, struct tas
 		flush_page(ctx, page, task, now);
 }
 
+/* Whether somebody may have denied the call before its tracepoint: only then is a missing sys_enter a denial. Since Linux
+ * 7.0 the kernel may have passed our program over (features.bpf.h). */
+static __always_inline int may_be_denied(struct task_struct *task)
+{
+	if (READ(task, ptrace))
+		return 1;
+	return bpf_core_field_exists(task->seccomp) && READ(task, seccomp.mode);
+}
+
 /* sys_exit without sys_enter: a clone's child side, a call that began before recording, or a denial. 1: a record. */
 static __noinline int open_at_exit(struct page *page, struct pt_regs *regs, s64 result, u64 now)
 {
 	struct task_struct *task = current_task();
 	u32 flags = page->head.flags;
 	s32 number = arch_number(regs);
-	int fresh = flags & PB_PAGE_FRESH && !result;
+	int fresh = flags & PB_PAGE_FRESH && !result, denied;
 
 	page->head.flags = (flags & ~PB_PAGE_FRESH) | PB_PAGE_ENTERED;
 	if (fresh || number < 0)
 		return 0;
-	if (!fill_open(page, task, regs, number, flags & PB_PAGE_ENTERED ? PB_FLAG_EXIT_ONLY : PB_FLAG_BEGAN_BEFORE))
+	denied = flags & PB_PAGE_ENTERED && may_be_denied(task);
+	if (!fill_open(page, task, regs, number, denied ? PB_FLAG_EXIT_ONLY : PB_FLAG_BEGAN_BEFORE))
 		return 0;
 	page->head.open.record.time_ns = now;
 	return 1;
@@ -241,10 +254,13 @@ int perfbuf_sys_exit(u64 *ctx)
 		if (!open_at_exit(page, regs, result, now))
 			return 0;
 	}
-	if (page->head.open.reserved & CALL_CAPTURES)
+	if (page->head.open.reserved & CALL_CAPTURES) {
+		hold_cpu();
 		finish_with_captures(ctx, page, result, now);
-	else
+		release_cpu();
+	} else {
 		finish_call(ctx, page, task, result, now);
+	}
 	if (page->head.open.reserved & ~CALL_CAPTURES)
 		judge_call(ctx, page, result, now);
 	return 0;

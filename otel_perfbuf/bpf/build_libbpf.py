@@ -55,6 +55,10 @@ struct bpf_map_info {
     __u32 type; __u32 id; __u32 key_size; __u32 value_size; __u32 max_entries; __u32 map_flags; char name[16];
     ...;
 };
+struct bpf_prog_info {
+    __u64 recursion_misses;
+    ...;
+};
 """
 
 

@@ -12,7 +12,7 @@ from otel_perfbuf.errors import ConfigError, KernelError
 
 from .object import BpfObject, builtin_object
 
-__all__ = ["FEATURES", "NEEDED", "load_builtin", "refusal"]
+__all__ = ["FEATURES", "load_builtin", "refusal"]
 
 # name -> (program of bpf/probe.bpf.c, whether it must be attached to be known)
 FEATURES: Mapping[str, tuple[str, bool]] = {
@@ -20,12 +20,13 @@ FEATURES: Mapping[str, tuple[str, bool]] = {
     "raw tracepoints": ("raw_tracepoints", False),
     "task storage": ("task_storage", False),
     "fetching atomics": ("fetching_atomics", False),
+    "preemption control": ("preemption_control", False),
     "kprobes": ("kprobes", True),
     "fentry": ("fentry", True),
 }
 _MAPS = {"task storage": "storage"}
-# What the first form of our programs needs; the plain one (bpf/features.bpf.h) does without.
-NEEDED = ("task storage", "fetching atomics")
+# The forms of our programs (bpf/features.bpf.h), the best first, and what each needs.
+_FORMS = (("_held", ("preemption control",)), ("", ("task storage", "fetching atomics")), ("_plain", ()))
 
 
 def refusal(*names: str) -> KernelError | None:
@@ -44,17 +45,22 @@ def refusal(*names: str) -> KernelError | None:
 def load_builtin(name: str, prepare: Callable[[BpfObject], None]) -> BpfObject:
     """The built-in program, loaded, in the form that this kernel takes; close it. ``prepare`` sets its constants.
 
-    The plain form is tried where the kernel lacks what the first needs, and never instead of an error of another cause.
+    The next form is tried where the kernel lacks what this one needs, and never instead of an error of another cause.
     """
-    try:
-        return _loaded(name, prepare)
-    except KernelError as error:
-        if refusal(*NEEDED) is None:
-            raise
+    refused: KernelError | None = None
+    for form, needed in _FORMS:
         try:
-            return _loaded(f"{name}_plain", prepare)
-        except (KernelError, ConfigError):
-            raise error from None
+            return _loaded(name + form, prepare)
+        except KernelError as error:
+            if refused is None or needed:  # the plain form's own words would name what nobody asked for
+                refused = error
+            if refusal(*needed) is None:
+                break
+        except ConfigError:  # there is no plain form for this processor
+            if refused is None:
+                raise
+    assert refused is not None
+    raise refused
 
 
 def _loaded(name: str, prepare: Callable[[BpfObject], None]) -> BpfObject:

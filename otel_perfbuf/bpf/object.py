@@ -212,6 +212,19 @@ class BpfObject:
         """The fd of a loaded program, the object's own."""
         return int(lib.bpf_program__fd(self._programs()[name]))
 
+    def missed_events(self) -> int:
+        """Events at which the kernel did not run a program of this object: on that CPU it was in the midst of a run.
+
+        That happens where programs are preempted (Linux 7.0 and newer). Every task's events count; 0 before Linux 5.12.
+        """
+        missed = 0
+        for program in self._programs().values():
+            info, size = ffi.new("struct bpf_prog_info *"), ffi.new("__u32 *", ffi.sizeof("struct bpf_prog_info"))
+            fd = lib.bpf_program__fd(program)
+            if fd >= 0 and not lib.bpf_obj_get_info_by_fd(fd, info, size):
+                missed += int(info.recursion_misses)
+        return missed
+
     def attach(self, names: Iterable[str] | None = None) -> None:
         """Attaches the named programs, or all but iterators; all or none: a failure detaches what was attached."""
         programs = self._programs()

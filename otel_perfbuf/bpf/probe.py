@@ -66,16 +66,22 @@ def _capabilities() -> Finding:
     return Finding("capabilities", not needed & set(missing), True, detail, "run as root, or with these capabilities")
 
 
+_FORMS = {
+    "syscalls_held": "with task storage, holding the CPU",
+    "syscalls": "with task storage",
+    "syscalls_plain": "plainly: a hash table of threads",
+}
+
+
 def _recorder() -> Finding:
     """The programs are loaded for real (and freed), in the form that this kernel takes."""
-    name, plain = "flight recorder", []
+    name, tried = "flight recorder", [""]
     try:
-        load_builtin("syscalls", lambda program: plain.append(program.name != "syscalls")).close()
+        load_builtin("syscalls", lambda program: tried.append(program.name)).close()
     except (KernelError, ConfigError) as error:
         first = str(error).splitlines()[0]
         return Finding(name, False, True, f"the programs do not load: {first}", "needs root and Linux 5.10 with BTF")
-    form = "plainly: a hash table of threads" if plain[-1] else "with task storage"
-    return Finding(name, True, True, f"the programs load ({form})")
+    return Finding(name, True, True, f"the programs load ({_FORMS[tried[-1]]})")
 
 
 def _feature(name: str) -> Finding:

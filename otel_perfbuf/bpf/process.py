@@ -37,7 +37,7 @@ class ProcessProgram:
 
     def stats(self) -> Stats:
         """What was lost, and what was sent."""
-        return read_stats(self._object.maps["stats"])
+        return read_stats(self._object.maps["stats"], self._object.missed_events())
 
     def close(self) -> None:
         """Detaches and frees everything; twice is fine."""

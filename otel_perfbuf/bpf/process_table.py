@@ -34,7 +34,10 @@ class ProcessEntry:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Losses since the program was loaded, in records, summed over CPUs; see struct pb_stats."""
+    """Losses since the program was loaded, in records, summed over CPUs; see struct pb_stats.
+
+    ``missed_events``: of all tasks, recorded or not (`BpfObject.missed_events`).
+    """
 
     no_page: int
     no_space: int
@@ -43,6 +46,7 @@ class Stats:
     processes: int
     ring_records_by_cpu: Mapping[int, int]
     alerts: int = 0
+    missed_events: int = 0
 
     @property
     def lost(self) -> int:
@@ -100,8 +104,8 @@ def read_processes(table: BpfMap) -> dict[tuple[int, int], ProcessEntry]:
     return rows
 
 
-def read_stats(stats: BpfMap) -> Stats:
-    """The counters of map `stats`."""
+def read_stats(stats: BpfMap, missed_events: int) -> Stats:
+    """The counters of map `stats`, and those of the kernel."""
     rows = []
     for data in stats.per_cpu(bytes(4)):
         row = ffi.new("struct pb_stats *")
@@ -114,5 +118,6 @@ def read_stats(stats: BpfMap) -> Stats:
         other=sum(int(row.lost_other) for row in rows),
         processes=sum(int(row.lost_process) for row in rows),
         alerts=sum(int(row.lost_alerts) for row in rows),
+        missed_events=missed_events,
         ring_records_by_cpu={cpu: int(row.ring_records) for cpu, row in enumerate(rows)},
     )

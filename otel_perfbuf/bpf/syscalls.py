@@ -208,7 +208,7 @@ class SyscallProgram:
 
     def stats(self) -> Stats:
         """What was lost, and what was sent."""
-        return read_stats(self._object.maps["stats"])
+        return read_stats(self._object.maps["stats"], self._object.missed_events())
 
     @property
     def history_map(self) -> BpfMap:

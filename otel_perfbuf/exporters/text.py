@@ -315,8 +315,8 @@ class _Tally:
         for sentence in _strings(dump.header.get("perfbuf.dump.reading")):
             yield f"# {_clean(sentence)}"
         missing = [
-            f"{count:,} {word}"
-            for word in ("lost", "dropped", "overwritten", "truncated", "malformed")
+            f"{count:,} {word.replace('_', ' ')}"
+            for word in ("lost", "missed_events", "dropped", "overwritten", "truncated", "malformed")
             if (count := _int(dump.header.get(f"perfbuf.dump.{word}")))
         ]
         if missing:

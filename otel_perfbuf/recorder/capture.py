@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one snapshot of the history holds. What it is not: it takes none (source.py)."""
+"""What one snapshot of the history holds, and what is not in it. What it is not: it takes none (source.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .history import ProcessKey
 from .inflight import EntryFrames
 from .processes import Process
 
-__all__ = ["Capture"]
+__all__ = ["Capture", "Losses"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +36,16 @@ class Capture:
     shared: bool = False
     seeds: Mapping[ProcessKey, Seeds] = field(default_factory=dict)
     later_pages: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Counts since the last dump, of the whole host (CONTRACT section 3).
+
+    ``missed_events``: at which the kernel ran no program (`BpfObject.missed_events`); whose they were is not known.
+    """
+
+    lost: int = 0
+    overwritten: int = 0
+    missed_events: int = 0
+    suppressed: int = 0

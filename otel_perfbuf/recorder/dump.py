@@ -19,7 +19,7 @@ from otel_perfbuf.exporters.payload import Chunk, Payload
 from otel_perfbuf.records.plan import Plan
 from otel_perfbuf.triggers.firing import Firing, SpanContext
 
-from .capture import Capture
+from .capture import Capture, Losses
 from .edges import ring_edges
 from .fd_names import FdNames
 from .header import SCOPE, Header, header_request, span_request
@@ -29,7 +29,7 @@ from .reading import read_reading
 from .redacted import Redacted
 from .scope import descendants, newest
 
-__all__ = ["Dump", "DumpOptions", "Losses", "make_dump"]
+__all__ = ["Dump", "DumpOptions", "make_dump"]
 
 Scope = Literal["process", "cgroup", "host"]
 
@@ -47,15 +47,6 @@ class DumpOptions:
     before_s: float | None = 10.0
     max_records: int = 100_000
     root_pid: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """Counts since the last dump, of the whole host (CONTRACT section 3)."""
-
-    lost: int = 0
-    overwritten: int = 0
-    suppressed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +167,7 @@ def make_dump(
         complete_since_unix_ns=max((edge.since_ns for edge in edges.values()), default=started_ns) + offset,
         records=selected - history.gaps_selected,
         lost=losses.lost,
+        missed_events=losses.missed_events,
         dropped=dropped,
         overwritten=losses.overwritten,
         scope_overwritten=sum(row.missing for row in history.threads() if in_scope[row.process]),
@@ -198,8 +190,8 @@ def make_dump(
     fds = None
     if fd_names:
         seeds = {key: found for capture in captures for key, found in capture.seeds.items()}
-        # Lost records may have been calls that change fds.
-        since_ns = end_ns if losses.lost else header.complete_since_unix_ns - offset
+        # What is lost may have been calls that change fds.
+        since_ns = end_ns if losses.lost or losses.missed_events else header.complete_since_unix_ns - offset
         fds = FdNames(history, plan, seeds, since_ns)
     encoding = Encoding(
         unix_offset_ns=offset,

@@ -39,6 +39,7 @@ class Header:
     complete_since_unix_ns: int
     records: int
     lost: int
+    missed_events: int
     dropped: int
     overwritten: int
     scope_overwritten: int
@@ -75,6 +76,8 @@ class Header:
             attribute("perfbuf.dump.snapshot_ns", self.snapshot_ns),
             attribute("perfbuf.dump.redactions", self.redactions),
         ]
+        if self.missed_events:
+            found.append(attribute("perfbuf.dump.missed_events", self.missed_events))
         if self.matched_by is not None:
             # The process was found by what telemetry says of it; several candidates are all in the dump.
             found.append(attribute("perfbuf.dump.matched_by", self.matched_by))

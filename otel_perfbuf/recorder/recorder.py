@@ -17,14 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from otel_perfbuf.errors import PerfbufError
 from otel_perfbuf.triggers.firing import Firing, TriggerKind
 
 from .capture import Capture
-from .dump import Dump, DumpOptions, Losses, make_dump
+from .dump import Dump, DumpOptions, make_dump
 from .source import HistorySource
 
 __all__ = ["FlightRecorder", "Gate"]
@@ -226,14 +226,14 @@ class FlightRecorder:
             self._making.remove(making)
             suppressed = self._gate.take_suppressed() if self._gate is not None else 0
         firings = sorted(making.firings, key=lambda firing: firing.span is None)
-        lost, overwritten = self._source.losses(making.captures)
+        losses = self._source.losses(making.captures)
         dump = make_dump(
             making.captures,
             firings,
             self._options,
             plan=self._source.plan,
             started_ns=self._source.started_ns,
-            losses=Losses(lost, overwritten, suppressed),
+            losses=replace(losses, suppressed=suppressed),
             fd_names=self._source.names_fds,
         )
         with self._condition:

@@ -28,7 +28,7 @@ from otel_perfbuf.records import (
 from otel_perfbuf.records.plan import Plan
 from otel_perfbuf.rings import PerfReader
 
-from .capture import Capture
+from .capture import Capture, Losses
 from .clock import unix_offset_ns
 from .edges import ring_edges
 from .first_sight import FirstSight
@@ -76,6 +76,7 @@ class _Account:
 
     overwritten: dict[int, int] = field(default_factory=dict)
     lost: int = 0
+    missed_events: int = 0
 
 
 class HistorySource:
@@ -193,16 +194,19 @@ class HistorySource:
         """How many captures may be held at once within ``max_total_bytes``, beside one that is being taken; 1 to 8."""
         return max(1, min(_CAPTURES_MAX, self.options.max_total_bytes // self.rings.bytes - 2))
 
-    def losses(self, captures: Sequence[Capture]) -> tuple[int, int]:
-        """(lost, overwritten) records of the whole host since this was last called; ``captures`` oldest first."""
+    def losses(self, captures: Sequence[Capture]) -> Losses:
+        """What is not there, of the whole host, since this was last called; ``captures`` oldest first."""
         overwritten = 0
         for cpu, edge in ring_edges(captures, self.started_ns).items():
             reported = self._account.overwritten.get(cpu, 0)
             overwritten += max(edge.before - reported - edge.kept, 0)
             self._account.overwritten[cpu] = max(edge.before, reported)
-        lost = max(captures[-1].stats.lost - self._account.lost, 0)
+        stats = captures[-1].stats
+        lost = max(stats.lost - self._account.lost, 0)
+        missed_events = max(stats.missed_events - self._account.missed_events, 0)
         self._account.lost += lost
-        return lost, overwritten
+        self._account.missed_events += missed_events
+        return Losses(lost, overwritten, missed_events)
 
     def close(self) -> None:
         """Detaches the program, unmaps the rings."""

@@ -64,7 +64,8 @@ class _KernelHistory:
         try:
             stats = reader.stats
             status.update(overwritten_bytes=stats.overwritten_bytes, malformed=stats.malformed)
-            status["lost"] = self.source.program.stats().lost
+            lost = self.source.program.stats()
+            status.update(lost=lost.lost, missed_events=lost.missed_events)
         except ReaderClosed:
             pass  # asked while the agent ends
         return status

@@ -302,6 +302,7 @@ class Running:
         ]
         for name, status in statuses:
             yield Sample("perfbuf_ring_lost_records", (name,), status.get("lost", 0))
+            yield Sample("perfbuf_missed_events", (name,), status.get("missed_events", 0))
             yield Sample("perfbuf_ring_overwritten_bytes", (name,), status.get("overwritten_bytes", 0))
             yield Sample("perfbuf_ring_malformed_records", (name,), status.get("malformed", 0))
         for name, telemetry in self._receivers.items():

@@ -61,6 +61,9 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
         "otelcol_exporter_queue_size": Metric("gauge", ("exporter",), "Requests waiting to be sent."),
         "otelcol_exporter_queue_capacity": Metric("gauge", ("exporter",), "Requests the queue has room for."),
         "perfbuf_ring_lost_records": Metric("counter", ("receiver",), "Records that found no room."),
+        "perfbuf_missed_events": Metric(
+            "counter", ("receiver",), "Events at which the kernel ran no program, of all processes."
+        ),
         "perfbuf_ring_overwritten_bytes": Metric("counter", ("receiver",), "Bytes of history pushed out."),
         "perfbuf_ring_malformed_records": Metric("counter", ("receiver",), "Records that disagree with themselves."),
         "perfbuf_history_seconds": Metric("gauge", ("receiver",), "Depth at the last dump, the shortest over CPUs."),

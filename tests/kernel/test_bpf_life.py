@@ -173,11 +173,19 @@ def test_a_crash_has_its_address(targets: Path) -> None:
 
 
 def test_a_processs_end_is_one_record_and_ends_no_thread_by_signal(targets: Path) -> None:
-    """Five threads ended by another's exit_group(7): one end, code 7, and no SIGKILL that nobody sent."""
-    with Target(targets, "threads", "5") as target, recording() as recorded:
-        recorded.program.follow(target.pid)
-        assert target.run() == 7
-        records = recorded.records()
+    """Five threads ended by another's exit_group(7): one end, code 7, and no SIGKILL that nobody sent.
+
+    Since Linux 7.0 a thread's end may be missed while another one's is preempted: counted, and then done once more.
+    """
+    for _ in range(12):
+        with Target(targets, "threads", "5") as target, recording() as recorded:
+            recorded.program.follow(target.pid)
+            assert target.run() == 7
+            records = recorded.records()
+            missed = recorded.program.stats().missed_events
+        if not missed:
+            break
+    assert missed == 0
     threads = {record.instance for record in records}
     ends = [record for record in records if record.name == "<exit>"]
     assert len(threads) == 6

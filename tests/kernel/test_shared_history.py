@@ -175,15 +175,15 @@ def test_sent_is_what_a_dump_holds_and_what_was_overwritten_exactly(targets: Pat
         while taken < CAPTURES or overwritten < 10 * held:
             capture = source.capture()
             held = assert_continuous(capture)
-            dropped, gone = source.losses([capture])
-            lost, overwritten, taken = lost + dropped, overwritten + gone, taken + 1
+            losses = source.losses([capture])
+            lost, overwritten, taken = lost + losses.lost, overwritten + losses.overwritten, taken + 1
         for writer in writers:
             os.kill(writer.pid, signal.SIGSTOP)
         wait_until(lambda: {state_of(writer.pid) for writer in writers} == {"T"}, "the writers' stop", 60)
         capture = source.capture()
         held = assert_continuous(capture)
-        dropped, gone = source.losses([capture])
-        lost, overwritten = lost + dropped, overwritten + gone
+        losses = source.losses([capture])
+        lost, overwritten = lost + losses.lost, overwritten + losses.overwritten
         sent = sum(source.program.stats().ring_records_by_cpu.values())
     assert sent == held + overwritten
     pages = {page.tid: page for page in parse_pages(capture.pages)}  # the last of a thread's two is its page

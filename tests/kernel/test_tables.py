@@ -51,7 +51,8 @@ def test_tracefs_and_the_shipped_table_have_the_same_arguments() -> None:
     assert len(missing) < 20
     assert len(by_kernel_name) > 350
     if platform.release().startswith("6.18."):
-        assert different == {}  # the kernel that the table was made on
+        # the kernel that the table was made on; stable releases of it tell kexec_load's entry as a number or an address
+        assert different.keys() <= {"kexec_load"}
     else:
         changed_count = {name for name, (ours, theirs) in different.items() if len(ours) != len(theirs)}
         assert changed_count <= {"bpf"}  # 7.3 has two more behind the three; the shipped row stays

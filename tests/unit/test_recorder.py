@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_perfbuf.bpf.syscalls import Stats
-from otel_perfbuf.recorder.capture import Capture
+from otel_perfbuf.recorder.capture import Capture, Losses
 from otel_perfbuf.recorder.dump import Dump, DumpOptions
 from otel_perfbuf.recorder.inflight import EntryFrames
 from otel_perfbuf.recorder.recorder import FlightRecorder
@@ -43,10 +43,10 @@ class EmptySource:
         batch.rings = []
         return Capture(b"", batch, EntryFrames([]), {}, NOTHING_LOST, 0, next(self.taken), 1)
 
-    def losses(self, captures: object) -> tuple[int, int]:
+    def losses(self, captures: object) -> Losses:
         """None."""
         del captures
-        return 0, 0
+        return Losses()
 
 
 def span(trace: int, number: int = 1) -> SpanContext:

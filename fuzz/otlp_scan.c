@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include "otlp_scan.h"
+#include "otlp_group.h"
 
 #define CHECK(true)                       \
 	do {                              \
@@ -18,6 +18,28 @@
 static void check_range(const struct pb_range *range, uint64_t size)
 {
 	CHECK(range->offset <= size && range->bytes <= size - range->offset);
+}
+
+/* Each hit is in exactly one group, each group in one origin; they stand one behind the other. */
+static void check_groups(const uint8_t *request, const struct pb_hit *hits, uint64_t count, bool alike)
+{
+	struct pb_hit_group origins[CAPACITY], groups[CAPACITY], scratch[CAPACITY];
+	struct pb_hit_span spans[CAPACITY];
+	uint32_t table[4 * CAPACITY], group_of[CAPACITY], moved[CAPACITY], group = 0, span = 0;
+	struct pb_hit_groups found = { origins, groups, scratch, spans, table, group_of, moved, CAPACITY };
+
+	pb_hits_group(request, hits, count, alike, &found);
+	CHECK(found.groups_found <= count && found.origins_found <= found.groups_found);
+	for (uint64_t i = 0; i < found.origins_found; i++) {
+		CHECK(origins[i].first == span && origins[i].within == group && origins[i].groups);
+		for (uint32_t j = 0; j < origins[i].groups; j++, group++) {
+			CHECK(groups[group].first == span && groups[group].spans && groups[group].within == i);
+			CHECK(groups[group].hit < count);
+			span += groups[group].spans;
+		}
+		CHECK(origins[i].first + origins[i].spans == span);
+	}
+	CHECK(span == count && group == found.groups_found);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -39,11 +61,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	                 &scan) == PB_OK) {
 		CHECK(scan.hits + scan.own <= scan.records && scan.records <= size);
 		for (uint64_t i = 0; i < scan.hits && i < CAPACITY; i++) {
-			check_range(&hits[i].record, size - 1);
 			check_range(&hits[i].resource, size - 1);
 			check_range(&hits[i].name, size - 1);
 			check_range(&hits[i].message, size - 1);
+			check_range(&hits[i].exception_type, size - 1);
+			check_range(&hits[i].exception_message, size - 1);
 		}
+		check_groups(request, hits, scan.hits < CAPACITY ? scan.hits : CAPACITY, data[0] & 16);
 	}
 	free(request);
 	return 0;

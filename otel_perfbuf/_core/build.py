@@ -28,7 +28,7 @@ CORE = Path("otel_perfbuf/_core")
 HEADERS = (
     Path("bpf/records.h"),
     *(CORE / f"{name}.h" for name in ("status", "ring", "ringbuf", "history", "redact", "plan", "fd_names")),
-    *(CORE / f"{name}.h" for name in ("reading", "otlp", "otlp_scan")),
+    *(CORE / f"{name}.h" for name in ("reading", "otlp", "otlp_scan", "otlp_group")),
 )
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 

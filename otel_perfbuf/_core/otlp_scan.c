@@ -19,6 +19,7 @@ enum {
 	SPAN_START = 7,
 	SPAN_END = 8,
 	SPAN_ATTRIBUTES = 9,
+	SPAN_EVENTS = 11,
 	SPAN_STATUS = 15,
 	SPAN_FLAGS = 16
 };
@@ -33,12 +34,16 @@ enum {
 	LOG_OBSERVED = 11,
 	LOG_EVENT_NAME = 12
 };
+enum { EVENT_NAME = 2, EVENT_ATTRIBUTES = 3 };
 enum { PAIR_KEY = 1, PAIR_VALUE = 2, ANY_FIRST = 1, ANY_LAST = 7 };
 
 #define OWN_SCOPE "otel_perfbuf"
 #define THREAD_ID "thread.id"
 #define PROCESS_ID "process.pid"
 #define DUMP_ID "perfbuf.dump.id"
+#define EXCEPTION "exception"
+#define EXCEPTION_TYPE "exception.type"
+#define EXCEPTION_MESSAGE "exception.message"
 #define IS(view, text) pb_view_is(view, text, sizeof(text) - 1)
 #define KEY(number, type) ((number) << 3 | (type))
 
@@ -122,20 +127,30 @@ static bool read_integer(struct pb_view view, int64_t *number, uint32_t *has, ui
 	return found == PB_FIELD_END;
 }
 
-static bool read_pair(struct pb_view view, struct pb_hit *hit)
+/* A pair's key and value; `at` is NULL of one that is not there. */
+static bool split_pair(struct pb_view view, struct pb_view *key, struct pb_view *value)
 {
-	struct pb_view key = { 0 }, value = { 0 };
 	enum pb_field_found found;
 	struct pb_field_view field;
 
+	*key = *value = (struct pb_view){ 0 };
 	while ((found = pb_field_next(&view, &field)) == PB_FIELD_FOUND) {
 		if (key_of(&field) == KEY(PAIR_KEY, PB_WIRE_BYTES))
-			key = field.data;
+			*key = field.data;
 		else if (key_of(&field) == KEY(PAIR_VALUE, PB_WIRE_BYTES))
-			value = field.data;
+			*value = field.data;
 	}
-	if (found != PB_FIELD_END || !key.at)
-		return found == PB_FIELD_END;
+	return found == PB_FIELD_END;
+}
+
+static bool read_pair(struct pb_view view, struct pb_hit *hit)
+{
+	struct pb_view key, value;
+
+	if (!split_pair(view, &key, &value))
+		return false;
+	if (!key.at)
+		return true;
 	if (IS(&key, DUMP_ID))
 		hit->has |= PB_HIT_OWN;
 	if (IS(&key, THREAD_ID) && value.at)
@@ -143,6 +158,42 @@ static bool read_pair(struct pb_view view, struct pb_hit *hit)
 	if (IS(&key, PROCESS_ID) && value.at)
 		return read_integer(value, &hit->process_id, &hit->has, PB_HIT_PROCESS_ID);
 	return true;
+}
+
+/* One text of an exception event; a later pair of the same key takes the place of an earlier one. */
+static bool read_said(const struct scanner *scanner, const struct pb_view *value, struct pb_range *said)
+{
+	*said = (struct pb_range){ 0 };
+	return !value->at || read_text(scanner, *value, said);
+}
+
+/* An event; the last one that is an exception is kept. */
+static bool read_event(const struct scanner *scanner, struct pb_view view, struct pb_hit *hit)
+{
+	struct pb_range type = { 0 }, message = { 0 };
+	struct pb_view key, value;
+	enum pb_field_found found;
+	struct pb_field_view field;
+	bool exception = false;
+
+	while ((found = pb_field_next(&view, &field)) == PB_FIELD_FOUND) {
+		if (key_of(&field) == KEY(EVENT_NAME, PB_WIRE_BYTES)) {
+			exception = IS(&field.data, EXCEPTION);
+		} else if (key_of(&field) == KEY(EVENT_ATTRIBUTES, PB_WIRE_BYTES)) {
+			if (!split_pair(field.data, &key, &value))
+				return false;
+			if (key.at && IS(&key, EXCEPTION_TYPE) && !read_said(scanner, &value, &type))
+				return false;
+			if (key.at && IS(&key, EXCEPTION_MESSAGE) && !read_said(scanner, &value, &message))
+				return false;
+		}
+	}
+	if (exception) {
+		hit->has |= PB_HIT_EXCEPTION;
+		hit->exception_type = type;
+		hit->exception_message = message;
+	}
+	return found == PB_FIELD_END;
 }
 
 /* What only a hit is asked for. */
@@ -153,6 +204,9 @@ static bool read_attributes(const struct scanner *scanner, struct pb_view view, 
 
 	while ((found = pb_field_next(&view, &field)) == PB_FIELD_FOUND) {
 		if (key_of(&field) == KEY(scanner->attributes, PB_WIRE_BYTES) && !read_pair(field.data, hit))
+			return false;
+		if (key_of(&field) == KEY(SPAN_EVENTS, PB_WIRE_BYTES) && hit->why & PB_HIT_ERROR &&
+		    !hit->message.bytes && !read_event(scanner, field.data, hit))
 			return false;
 	}
 	return found == PB_FIELD_END;
@@ -243,7 +297,7 @@ static bool read_log(const struct scanner *scanner, struct pb_view view, struct 
 
 static bool scan_record(struct scanner *scanner, struct pb_view view)
 {
-	struct pb_hit hit = { .record = range_of(scanner, &view) };
+	struct pb_hit hit = { 0 };
 
 	scanner->scan.records++;
 	if (!(scanner->is_logs ? read_log(scanner, view, &hit) : read_span(scanner, view, &hit)))

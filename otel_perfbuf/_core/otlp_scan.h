@@ -32,7 +32,8 @@ enum pb_hit_has {
 	PB_HIT_SPAN_ID = 2,  /* 8 bytes, not all zero */
 	PB_HIT_THREAD_ID = 4,
 	PB_HIT_PROCESS_ID = 8,
-	PB_HIT_OWN = 16, /* it has the attribute perfbuf.dump.id: a record of a dump that came back */
+	PB_HIT_EXCEPTION = 32, /* an event `exception`; looked for where a span's status has no message */
+	PB_HIT_OWN = 16,       /* it has the attribute perfbuf.dump.id: a record of a dump that came back */
 };
 
 /* What is looked for; a record of the scope otel_perfbuf is never a hit. */
@@ -50,14 +51,15 @@ struct pb_range {
 
 /* A span or log record that is looked for. */
 struct pb_hit {
-	uint64_t start_ns;        /* a log record's time */
-	uint64_t end_ns;          /* a log record's observed time */
-	int64_t thread_id;        /* attribute thread.id */
-	int64_t process_id;       /* attribute process.pid */
-	struct pb_range record;   /* the Span or LogRecord message */
-	struct pb_range resource; /* its Resource message; where it comes in parts, the last one */
-	struct pb_range name;     /* a span's name, a log record's event name */
-	struct pb_range message;  /* a status's message, a log record's body if it is text */
+	uint64_t start_ns;                 /* a log record's time */
+	uint64_t end_ns;                   /* a log record's observed time */
+	int64_t thread_id;                 /* attribute thread.id */
+	int64_t process_id;                /* attribute process.pid */
+	struct pb_range resource;          /* its Resource message; where it comes in parts, the last one */
+	struct pb_range name;              /* a span's name, a log record's event name */
+	struct pb_range message;           /* a status's message, a log record's body if it is text */
+	struct pb_range exception_type;    /* exception.type of the last such event */
+	struct pb_range exception_message; /* exception.message of it */
 	uint32_t why;
 	uint32_t has;
 	uint32_t flags;

@@ -40,6 +40,9 @@ class Gate(Protocol):
     def admit(self, firing: Firing) -> bool:
         """False: it is counted as suppressed."""
 
+    def spent(self, kind: TriggerKind) -> bool:
+        """Whether no firing of this kind may make a dump now, whatever its key."""
+
     def suppress(self, kind: TriggerKind, count: int) -> None:
         """Counts occurrences that nobody could have asked for one by one."""
 
@@ -116,6 +119,44 @@ class FlightRecorder:
         with self._condition:
             if self._gate is not None:
                 self._gate.suppress(kind, count)
+
+    def sift(self, firing: Firing) -> tuple[list[Firing], int]:
+        """Of a suppressed firing's alike those that may join a dump in the making, to be fired; the others, which are
+        suppressed as it was: how many they are.
+        """
+        with self._condition:
+            joining = self._may_join(firing)
+            rest = (0 if firing.alike is None else len(firing.alike)) - len(joining)
+            if self._gate is not None:
+                self._gate.suppress(firing.kind, rest)
+            return joining, rest
+
+    def pass_over(self, firing: Firing) -> bool:
+        """Suppresses all of the firing's alike, whatever their reasons: True if no firing of its kind can make a dump
+        now and none of these join one. The firing itself is not looked at but for its kind and process.
+        """
+        with self._condition:
+            if self._gate is None or firing.alike is None or not self._gate.spent(firing.kind):
+                return False
+            if self._may_join(firing):
+                return False
+            self._gate.suppress(firing.kind, len(firing.alike))
+            return True
+
+    def _may_join(self, firing: Firing) -> list[Firing]:
+        """The firings of those of its alike that may join one of the dumps in the making; see `_joins`."""
+        alike = firing.alike
+        makings = [making.firings[0] for making in self._making if making.firings[0].kind != "manual"]
+        if alike is None or not makings:
+            return []
+        traces = {first.span.trace_id for first in makings if first.span is not None}
+        here = [first for first in makings if first.pid == firing.pid or self._options.root_pid is not None]
+        of_process, without_span = bool(here), any(first.span is None for first in here)
+        return [
+            alike.firing(firing, row)
+            for row in alike
+            if without_span or (of_process if row.trace is None else row.trace in traces)
+        ]
 
     def _joins(self, firing: Firing, making: _Making) -> bool:
         """It fired before the last snapshot, in the same trace, or, where one of both has no trace, in the same process

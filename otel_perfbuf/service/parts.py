@@ -76,6 +76,9 @@ class Gate(Protocol):
     def admit(self, firing: Firing) -> bool:
         """False: it is counted as suppressed."""
 
+    def spent(self, kind: TriggerKind) -> bool:
+        """Whether no firing of this kind may make a dump now, whatever its key."""
+
     def suppress(self, kind: TriggerKind, count: int) -> None:
         """Counts occurrences that nobody could have asked for one by one."""
 
@@ -120,6 +123,12 @@ class Recorder(Protocol):
 
     def suppress(self, kind: TriggerKind, count: int) -> None:
         """Counts occurrences that were not told one by one."""
+
+    def sift(self, firing: Firing) -> tuple[list[Firing], int]:
+        """Of a suppressed firing's alike: those that may join a dump, and how many others, which are suppressed."""
+
+    def pass_over(self, firing: Firing) -> bool:
+        """Suppresses all of the firing's alike if none of that kind can make or join a dump now."""
 
     def stop(self, timeout_s: float) -> bool:
         """Finishes what is in the making; False when that was not done in time."""

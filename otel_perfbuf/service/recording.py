@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 
 from otel_perfbuf.exporters.payload import Signal
@@ -74,13 +75,16 @@ class Recording:
             self._socket = SocketTrigger(
                 options.triggers.socket,
                 register=self._spans.register if self._spans is not None else None,
-                suppress=self._recorder.suppress,
+                suppress=self._skipped,
             )
             self._triggers.append(self._socket)
         alerts = history.alerts(options.triggers)
         if alerts is not None:
             self._triggers.append(alerts)
-        self._from_telemetry = TelemetryTrigger(_telemetry_rules(options), history.find)
+        # Without a hold-off each occurrence makes a dump of its own, with its own reason.
+        self._from_telemetry = TelemetryTrigger(
+            _telemetry_rules(options), history.find, self._pass_over, alike=options.hold_off > 0
+        )
         self._triggers.append(self._from_telemetry)
         self._undo = contextlib.ExitStack()
 
@@ -128,8 +132,34 @@ class Recording:
         spans = self._spans.refused if self._spans is not None else Counter[str]()
         return refused + spans + self._from_telemetry.refused
 
+    def _skipped(self, kind: TriggerKind, count: int) -> None:
+        self._fired[kind] += count
+        self._recorder.suppress(kind, count)
+
+    def _pass_over(self, firing: Firing) -> bool:
+        passed = self._recorder.pass_over(firing)
+        if passed and firing.alike is not None:
+            self._fired[firing.kind] += len(firing.alike)
+        return passed
+
     def _fire(self, firing: Firing) -> Future[Any] | None:
-        self._fired[firing.kind] += 1
+        """Fires it, then its alike one by one, until one is suppressed, which then goes for most that follow."""
+        future = latest = self._fire_one(firing)
+        alike, number = firing.alike, 0
+        for row in alike or ():
+            if latest is None:
+                break
+            assert alike is not None
+            latest, number = self._fire_one(alike.firing(firing, row)), number + 1
+        if alike is not None and latest is None:
+            joining, suppressed = self._recorder.sift(replace(firing, alike=alike.after(number)))
+            self._fired[firing.kind] += suppressed
+            for other in joining:
+                self._fire_one(other)
+        return future
+
+    def _fire_one(self, firing: Firing) -> Future[Any] | None:
+        self._fired[firing.kind] += 1 + firing.repeats
         _log.debug("trigger %s fired: %s", firing.kind, firing.reason)
         future = self._recorder.fire(firing)
         if future is not None and not hasattr(future, "perfbuf_counted"):

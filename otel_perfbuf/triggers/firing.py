@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from otel_perfbuf.triggers.alike import Alike  # which needs the C core: who checks a configuration does not
 
 __all__ = ["Evidence", "Find", "Fire", "Firing", "Match", "ProcessKey", "SpanContext", "Trigger", "TriggerKind"]
 
@@ -41,7 +44,7 @@ class Firing:
     it. ``interleaved``: other spans may have run on that thread meanwhile, so no ``thread_window`` may be claimed.
     ``pid`` None with ``cgroup`` None means the whole host. ``processes``: those that telemetry may be of, when it had
     to be found out (``pid`` is the first one's); ``matched_by`` names the attribute that told. ``repeats``: further
-    occurrences that were only counted.
+    occurrences that were only counted. ``alike``: further ones of the same hold-off key, each with a span of its own.
     """
 
     kind: TriggerKind
@@ -59,6 +62,7 @@ class Firing:
     processes: tuple[ProcessKey, ...] = ()
     matched_by: str | None = None
     repeats: int = 0
+    alike: Alike | None = None
 
 
 @dataclass(frozen=True, slots=True)

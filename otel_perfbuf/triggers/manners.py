@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from otel_perfbuf.triggers.firing import Firing, TriggerKind
 from otel_perfbuf.units import Duration
 
-__all__ = ["Budget", "BudgetOptions", "HoldOff", "Manners", "WarmUp", "hold_off_key"]
+__all__ = ["Budget", "BudgetOptions", "HoldOff", "Manners", "WarmUp", "hold_off_key", "without_numbers"]
 
 _KEYS_MAX: Final = 10_000
 _REASON_MAX: Final = 200
@@ -39,13 +39,18 @@ class BudgetOptions(BaseModel):
     count: int = Field(default=60, ge=0)
 
 
+def without_numbers(text: str) -> str:
+    """The text with # for its numbers; the C side groups by the same rule (otlp_group.c)."""
+    return _NUMBERS.sub("#", text)
+
+
 def hold_off_key(firing: Firing) -> Key:
     """(service, kind, reason without digits and hex): "timeout after 31 ms at 0x7f21" is "timeout after # ms at #"."""
     service = firing.service_name or ("" if firing.pid is None else f"pid {firing.pid}")
     if firing.service_name is None and firing.kind in _OF_THE_KERNEL:
         # Each process dies once: its command's name, with which the reason begins, is the only service it has.
         service = ""
-    return service, firing.kind, _NUMBERS.sub("#", firing.reason[:_REASON_MAX])
+    return service, firing.kind, without_numbers(firing.reason)[:_REASON_MAX]
 
 
 class WarmUp:
@@ -148,6 +153,10 @@ class Manners:
             return True
         self.suppress(firing.kind, 1)
         return False
+
+    def spent(self, kind: TriggerKind) -> bool:
+        """Whether no firing of this kind may make a dump now, whatever its key."""
+        return not (self._warm_up.allows(kind) and self._budget.allows(kind))
 
     def suppress(self, kind: TriggerKind, count: int) -> None:
         """Counts occurrences that make no dump of their own."""

@@ -46,6 +46,8 @@ any_values = st.recursive(
 )
 keys = st.one_of(texts, st.sampled_from(["thread.id", "process.pid", "perfbuf.dump.id", "service.name"]))
 pairs = st.lists(st.builds(KeyValue, key=keys, value=any_values), max_size=4)
+event_keys = st.one_of(st.sampled_from(["exception.type", "exception.message"]), keys)
+event_pairs = st.lists(st.builds(KeyValue, key=event_keys, value=any_values), max_size=4)
 scopes = st.one_of(
     st.none(), st.builds(InstrumentationScope, name=st.sampled_from(["", "otel_perfbuf", "otel_perfbuf2", "app"]))
 )
@@ -57,7 +59,9 @@ spans = st.builds(
     start_time_unix_nano=times,
     end_time_unix_nano=times,
     attributes=pairs,
-    events=st.lists(st.builds(Span.Event, name=texts, attributes=pairs), max_size=2),
+    events=st.lists(
+        st.builds(Span.Event, name=st.one_of(st.just("exception"), texts), attributes=event_pairs), max_size=2
+    ),
     status=st.one_of(st.none(), st.builds(Status, message=texts, code=st.integers(-3, 5))),
     flags=st.integers(0, (1 << 32) - 1),
 )
@@ -114,6 +118,17 @@ def integer(pairs: Any, key: str) -> int | None:
     return found
 
 
+def exception_of(span: Span) -> str:
+    """What a failed span's last exception event says, "" without one."""
+    if span.status.code != Status.STATUS_CODE_ERROR:
+        return ""
+    for event in reversed(span.events):
+        if event.name == "exception":
+            said = {pair.key: pair.value.string_value for pair in event.attributes}
+            return ": ".join(filter(None, (said.get("exception.type"), said.get("exception.message")))) or "exception"
+    return ""
+
+
 def valid(data: bytes, size: int) -> bytes | None:
     """An id, or None for what is none."""
     return data if len(data) == size and any(data) else None
@@ -142,8 +157,9 @@ def assert_same(found: Found, request: Any) -> None:
     mine = [item for item in everything if item[1].name == "otel_perfbuf"]
     expected = [item for item in everything if item[1].name != "otel_perfbuf" and why_of(item[2])]
     assert (found.records, found.own, found.hits) == (len(everything), len(mine), len(expected))
-    assert len(found.first) == min(len(expected), HITS_MAX)
-    for hit, (resource, _, record) in zip(found.first, expected, strict=False):
+    assert found.kept == min(len(expected), HITS_MAX)
+    for number, (resource, _, record) in enumerate(expected[:HITS_MAX]):
+        hit = found.hit(number)
         is_log = isinstance(record, LogRecord)
         assert hit.why == why_of(record)
         assert hit.trace_id == valid(record.trace_id, 16)
@@ -156,7 +172,7 @@ def assert_same(found: Found, request: Any) -> None:
         assert hit.process_id == integer(record.attributes, "process.pid")
         assert hit.own == any(pair.key == "perfbuf.dump.id" for pair in record.attributes)
         assert hit.name == (record.event_name if is_log else record.name)
-        assert hit.message == (record.body.string_value if is_log else record.status.message)
+        assert hit.message == (record.body.string_value if is_log else record.status.message or exception_of(record))
         assert Resource.FromString(hit.resource).SerializeToString(deterministic=True) == resource.SerializeToString(
             deterministic=True
         )
@@ -232,18 +248,21 @@ def test_scope_and_resource_behind_their_records() -> None:
 
     found = Scanner(RULES).scan("traces", request("app"))
     assert_same(found, ExportTraceServiceRequest.FromString(request("app")))
-    assert [hit.name for hit in found.first] == ["late"]
-    assert found.first[0].resource
+    assert found.kept == 1
+    assert found.hit(0).name == "late"
+    assert found.hit(0).resource
     own = Scanner(RULES).scan("traces", request("otel_perfbuf"))
     assert (own.records, own.own, own.hits) == (1, 1, 0)
 
 
 def test_more_hits_than_are_looked_at_are_counted() -> None:
-    """A request of 3,000 failed spans: all are counted, the first thousand are given."""
+    """A request of more failed spans than HITS_MAX: all are counted, so many are given."""
     span = Span(status=Status(code=Status.STATUS_CODE_ERROR))
-    request = ExportTraceServiceRequest(resource_spans=[ResourceSpans(scope_spans=[ScopeSpans(spans=[span] * 3000)])])
+    request = ExportTraceServiceRequest(
+        resource_spans=[ResourceSpans(scope_spans=[ScopeSpans(spans=[span] * (HITS_MAX + 9))])]
+    )
     found = Scanner(RULES).scan("traces", request.SerializeToString())
-    assert (found.records, found.hits, len(found.first)) == (3000, 3000, HITS_MAX)
+    assert (found.records, found.hits, found.kept) == (HITS_MAX + 9, HITS_MAX + 9, HITS_MAX)
 
 
 def test_groups_and_unknown_fields_are_passed_over() -> None:

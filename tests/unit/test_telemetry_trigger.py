@@ -163,17 +163,19 @@ def test_the_same_telemetry_is_looked_for_once_a_second() -> None:
 
 
 def test_who_brings_a_request_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a firing takes its time requests are taken, up to a bound; the rest is counted as dropped."""
+    """While a process is looked for requests are taken, up to a bound; the rest is counted as dropped."""
     monkeypatch.setattr(telemetry, "_HITS_MAX", 3)
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(_: Firing) -> None:
+    def slow(_: Evidence) -> Match:
         begun.set()
         assert go_on.wait(30)
+        return Match(((4711, 5),), "process.pid")
 
     with Fired() as fired:
         trigger = fired.trigger
-        trigger.start(slow)
+        trigger._find = slow
+        trigger.start(fired.firings.append)
         body = trace_request("a").SerializeToString()
         assert trigger.consume("traces", body) == Consumed(1, 0)
         assert begun.wait(30)

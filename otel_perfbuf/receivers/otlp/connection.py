@@ -106,9 +106,9 @@ class Connection:
         if last:
             headers.append(("Connection", "close"))
         self._deadline_s = time.monotonic() + self._limits.write_s
-        self._send(h11.Response(status_code=answer.status, headers=headers))
-        self._send(h11.Data(data=answer.body))
-        self._send(h11.EndOfMessage())
+        self._send(
+            h11.Response(status_code=answer.status, headers=headers), h11.Data(data=answer.body), h11.EndOfMessage()
+        )
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True
@@ -153,8 +153,8 @@ class Connection:
         self._socket.settimeout(max(self._deadline_s - time.monotonic(), 0.001))
         return self._socket.recv(_READ_BYTES)
 
-    def _send(self, event: h11.Event) -> None:
-        data = self._http.send(event)
+    def _send(self, *events: h11.Event) -> None:
+        data = b"".join(self._http.send(event) or b"" for event in events)
         if data:
             self._socket.settimeout(max(self._deadline_s - time.monotonic(), 0.001))
             self._socket.sendall(data)

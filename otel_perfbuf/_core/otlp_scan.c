@@ -34,16 +34,12 @@ enum {
 	LOG_OBSERVED = 11,
 	LOG_EVENT_NAME = 12
 };
-enum { EVENT_NAME = 2, EVENT_ATTRIBUTES = 3 };
-enum { PAIR_KEY = 1, PAIR_VALUE = 2, ANY_FIRST = 1, ANY_LAST = 7 };
+enum { EVENT_NAME = 2, EVENT_ATTRIBUTES = 3, PAIR_KEY = 1, PAIR_VALUE = 2, ANY_FIRST = 1, ANY_LAST = 7 };
 
 #define OWN_SCOPE "otel_perfbuf"
 #define THREAD_ID "thread.id"
 #define PROCESS_ID "process.pid"
 #define DUMP_ID "perfbuf.dump.id"
-#define EXCEPTION "exception"
-#define EXCEPTION_TYPE "exception.type"
-#define EXCEPTION_MESSAGE "exception.message"
 #define IS(view, text) pb_view_is(view, text, sizeof(text) - 1)
 #define KEY(number, type) ((number) << 3 | (type))
 
@@ -178,13 +174,13 @@ static bool read_event(const struct scanner *scanner, struct pb_view view, struc
 
 	while ((found = pb_field_next(&view, &field)) == PB_FIELD_FOUND) {
 		if (key_of(&field) == KEY(EVENT_NAME, PB_WIRE_BYTES)) {
-			exception = IS(&field.data, EXCEPTION);
+			exception = IS(&field.data, "exception");
 		} else if (key_of(&field) == KEY(EVENT_ATTRIBUTES, PB_WIRE_BYTES)) {
 			if (!split_pair(field.data, &key, &value))
 				return false;
-			if (key.at && IS(&key, EXCEPTION_TYPE) && !read_said(scanner, &value, &type))
+			if (key.at && IS(&key, "exception.type") && !read_said(scanner, &value, &type))
 				return false;
-			if (key.at && IS(&key, EXCEPTION_MESSAGE) && !read_said(scanner, &value, &message))
+			if (key.at && IS(&key, "exception.message") && !read_said(scanner, &value, &message))
 				return false;
 		}
 	}

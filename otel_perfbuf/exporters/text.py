@@ -316,7 +316,7 @@ class _Tally:
             yield f"# {_clean(sentence)}"
         missing = [
             f"{count:,} {word.replace('_', ' ')}"
-            for word in ("lost", "missed_events", "dropped", "overwritten", "truncated", "malformed")
+            for word in ("lost", "missed_events", "dropped", "overwritten", "truncated", "malformed", "torn_pages")
             if (count := _int(dump.header.get(f"perfbuf.dump.{word}")))
         ]
         if missing:

@@ -176,6 +176,7 @@ def make_dump(
         suppressed=losses.suppressed,
         snapshot_ns=sum(capture.snapshot_ns for capture in captures),
         redactions=0,
+        torn_pages=history.torn,
         span=span,
         parent=firing.span,
         links=list(contexts),

@@ -48,6 +48,7 @@ class Header:
     suppressed: int
     snapshot_ns: int
     redactions: int
+    torn_pages: int
     span: SpanContext
     parent: SpanContext | None
     links: Sequence[SpanContext]
@@ -78,6 +79,8 @@ class Header:
         ]
         if self.missed_events:
             found.append(attribute("perfbuf.dump.missed_events", self.missed_events))
+        if self.torn_pages:
+            found.append(attribute("perfbuf.dump.torn_pages", self.torn_pages))
         if self.matched_by is not None:
             # The process was found by what telemetry says of it; several candidates are all in the dump.
             found.append(attribute("perfbuf.dump.matched_by", self.matched_by))

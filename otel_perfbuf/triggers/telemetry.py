@@ -5,7 +5,7 @@ What it is not: a receiver (receivers/) or a search for processes (it asks ``fin
 A request is scanned by who brings it, who never waits: telemetry whose process was found lately fires at once, the rest
 goes to a thread that looks for the processes. What that has no room for is dropped and counted: a storm of errors has
 made its dump long before. What is alike in a request goes through as one, and where no firing of the kind can make a
-dump it is only counted (decision 0024).
+dump it is only counted (decision 0025).
 """
 
 from __future__ import annotations

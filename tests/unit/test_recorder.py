@@ -6,13 +6,17 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from samples import SampleWriter
 
+from otel_perfbuf._core._core import lib
 from otel_perfbuf.bpf.syscalls import Stats
+from otel_perfbuf.exporters.text import render
 from otel_perfbuf.recorder.capture import Capture, Losses
 from otel_perfbuf.recorder.dump import Dump, DumpOptions
 from otel_perfbuf.recorder.inflight import EntryFrames
@@ -173,6 +177,25 @@ def test_header_and_span_are_one_story_on_the_wire() -> None:
     assert [item for item in record.attributes if item.key != "perfbuf.correlation"] == list(made.attributes)
     assert len(dump.header.dump_id) == 32
     assert logs.resource_logs[0].resource == traces.resource_spans[0].resource
+
+
+def test_thread_pages_that_could_not_be_read_whole_are_counted() -> None:
+    """Two of three pages changed during every try: the header and the text say so; without any neither does."""
+    source: Any = EmptySource()
+    torn, whole = SampleWriter(instance=1), SampleWriter(instance=2)
+    capture = source.capture
+    pages = torn.page(flags=lib.PB_PAGE_TORN) * 2 + whole.syscall(1, 1000).page()
+    source.capture = lambda pids=None: replace(capture(), pages=pages)
+    made: list[Dump] = []
+    recorder = FlightRecorder(source, DumpOptions(scope="host"), made.append)
+    recorder.start()
+    assert recorder.fire(firing(pid=None)) is not None
+    assert recorder.stop()
+    (plain,) = dumps_of(firing())
+    for dump, expected in ((made[0], [2]), (plain, [])):
+        attributes = {pair.key: pair.value for pair in dump.header.attributes()}
+        assert [attributes[key].int_value for key in attributes if key == "perfbuf.dump.torn_pages"] == expected
+    assert "# not here: 2 torn pages" in list(render(made[0].payload.chunks, lines=None, colour=False))
 
 
 def test_without_a_span_the_dump_is_a_trace_of_its_own() -> None:

@@ -291,14 +291,18 @@ static __always_inline int rule_holds(const volatile struct pb_capture_rule *rul
 {
 	u32 first = rule->if_argument[0], second = rule->if_argument[1];
 
-	if (!rule->if_mask[0])
-		return 1;
+	if (!rule->if_mask[0]) {
+		s64 count = first < 6 ? (s64)(u32)call->args[first] : call->result;
+
+		return !rule->if_value[0] || count >= (s64)rule->if_value[0];
+	}
 	if (first >= 6 || ((u32)call->args[first] & rule->if_mask[0]) != rule->if_value[0])
 		return 0;
 	return !rule->if_mask[1] || (second < 6 && ((u32)call->args[second] & rule->if_mask[1]) == rule->if_value[1]);
 }
 
-/* Rule `index` of all, if it is due at that moment and the first of its memory. */
+/* Rule `index` of all, if it is due at that moment and the first of its memory. < 0: nor do the rules behind it hold,
+ * which are of messages that there are not. */
 __noinline int capture_one(u32 index, u32 moment)
 {
 	struct scratch *scratch = get_scratch();
@@ -313,9 +317,11 @@ __noinline int capture_one(u32 index, u32 moment)
 		return 0;
 	rule = &rules.captures[index];
 	call = &scratch->call;
-	slot = 1ULL << (((u32)rule->argument * PB_PARTS + rule->part) & 63);
-	if (scratch->done & slot || !is_due(rule->when, moment, call->result) || !rule_holds(rule, call))
+	slot = rule->part < PB_PARTS ? 1ULL << (((u32)rule->argument * PB_PARTS + rule->part) & 63) : 0;
+	if (scratch->done & slot || !is_due(rule->when, moment, call->result))
 		return 0;
+	if (!rule_holds(rule, call))
+		return rule->part < PB_PARTS ? 0 : -1;
 	scratch->done |= slot;
 	at = scratch->at;
 	kind = rule->kind;
@@ -401,7 +407,8 @@ static __noinline u32 capture_all(struct scratch *scratch, u32 number, u32 momen
 	for (u32 i = 0; i < PB_SYSCALL_CAPTURES; i++) {
 		if (i >= count)
 			break;
-		capture_one(first + i, moment);
+		if (capture_one(first + i, moment) < 0)
+			break;
 	}
 	return scratch->at;
 }

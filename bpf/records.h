@@ -36,10 +36,10 @@ enum pb_limits {
 	PB_PAGE_RECORD_BYTES = 960, /* records a thread page holds, in bytes */
 	PB_SAMPLE_MAX_BYTES = 8192, /* the largest sample any program sends */
 	PB_COMM_BYTES = 16,
-	PB_SYSCALLS = 512,        /* numbers 0..511 have a row in the tables */
-	PB_RULES = 1024,          /* capture rules of all syscalls together */
-	PB_SYSCALL_CAPTURES = 96, /* ... of one of them */
-	PB_PARTS = 12,            /* captures that one argument can have at one moment */
+	PB_SYSCALLS = 512,         /* numbers 0..511 have a row in the tables */
+	PB_RULES = 1024,           /* capture rules of all syscalls together */
+	PB_SYSCALL_CAPTURES = 132, /* ... of one of them: 4 of each of 32 messages, and its own */
+	PB_PARTS = 12,             /* parts of an argument that may have several rules each */
 	PB_EXECUTABLE_BYTES = 256,
 	PB_ENVIRONMENT_BYTES = 512,
 };
@@ -322,10 +322,10 @@ struct pb_capture_rule {
 	uint16_t length;
 	uint16_t max_bytes; /* captured at most; <= 4096 (of a VECTOR: of each of its buffers) */
 	uint16_t scale;
-	uint8_t part;           /* goes into the capture; < PB_PARTS */
+	uint8_t part;           /* goes into the capture; from PB_PARTS on: one rule each, the syscall's last ones */
 	uint8_t behind;         /* 1: not the argument's memory, but that of the pointer at .offset in it */
 	uint16_t offset;        /* into the argument's memory */
-	uint8_t if_argument[2]; /* holds when (args[] & mask) == value; mask 0 and value 0 always hold */
+	uint8_t if_argument[2]; /* holds when (args[] & mask) == value; mask 0: when it is >= value (6: the result) */
 	uint32_t if_mask[2];
 	uint32_t if_value[2];
 };

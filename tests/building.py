@@ -29,6 +29,7 @@ SOURCES = {
     "attach.bpf.o": "kernel/programs/attach.bpf.c",
     "refused.bpf.o": "kernel/programs/refused.bpf.c",
     "burst": "e2e/programs/burst.c",
+    "many_messages": "e2e/programs/many_messages.c",
     "noisy_neighbour": "e2e/programs/noisy_neighbour.c",
 }
 

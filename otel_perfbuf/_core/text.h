@@ -122,7 +122,8 @@ bool pb_find_part(const struct pb_call *call, uint32_t index, uint32_t part, str
 /* text_message.c */
 bool pb_put_iovec(struct pb_writer *out, const struct pb_call *call, uint32_t index);
 bool pb_put_message(struct pb_writer *out, const struct pb_call *call, uint32_t index);
-bool pb_put_messages(struct pb_writer *out, const struct pb_call *call, uint32_t index);
+/* `received`: a message has as many bytes as it says, however large its buffers are. */
+bool pb_put_messages(struct pb_writer *out, const struct pb_call *call, uint32_t index, bool received);
 /* text_parts.c: structs with more memory behind them */
 bool pb_put_parts(struct pb_writer *out, const struct pb_call *call, const struct pb_argument *argument,
                   uint32_t index);

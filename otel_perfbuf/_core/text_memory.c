@@ -351,7 +351,7 @@ static bool put_captured(struct pb_writer *out, const struct pb_call *call, cons
 	case PB_ARG_MESSAGE:
 		return pb_put_message(out, call, index);
 	case PB_ARG_MESSAGES:
-		return pb_put_messages(out, call, index);
+		return pb_put_messages(out, call, index, argument->change);
 	case PB_ARG_FDSET:
 	case PB_ARG_CPUSET:
 	case PB_ARG_BITS:

@@ -4,7 +4,7 @@
  * Without a capture of what a pointer names, the pointer is shown. Source: strace 6.1's output; linux/socket.h.
  *
  * Parts of a message's argument (records/rules.py makes the rules): 0 the struct, then 1 its name, 2 its array of
- * iovec, 3 what those point to, 4 its control messages; of an mmsghdr's second message 5 to 8.
+ * iovec, 3 what those point to, 4 its control messages; of an mmsghdr's second message 5 to 8, and so on for 32.
  */
 #include "text.h"
 
@@ -15,6 +15,7 @@ enum {
 	PART_VECTOR,
 	PART_CONTROL,
 	PARTS_EACH = 4,
+	MESSAGES_WHOLE = 32, /* messages whose parts are captured */
 	MESSAGE_BYTES = 56,
 	EACH_MESSAGE_BYTES = 64,
 	CONTROL_HEAD_BYTES = 16,
@@ -61,6 +62,8 @@ static void put_buffer(struct pb_writer *out, const struct pb_call *call, struct
 	bool cut = whole > captured;
 	uint32_t most = call->plan->string_bytes, shown;
 
+	if (captured > whole)
+		captured = (uint32_t)whole;
 	if (pb_stream_redact(call, stream, &data, &captured))
 		whole = cut ? UINT64_MAX : captured;
 	shown = captured < most ? captured : most;
@@ -235,12 +238,14 @@ static void put_name(struct pb_writer *out, const struct pb_call *call, uint32_t
 	pb_put_sockaddr(out, call->plan, view.data, view.head.bytes < length ? view.head.bytes : length, length);
 }
 
-/* `first`: what is added to the numbers of the parts; `given`: msg_namelen at enter, < 0: not known. */
+/* `first`: what is added to the numbers of the parts; `given`: msg_namelen at enter, < 0: not known; `moved`: as many
+ * bytes of the buffers are the message's. */
 static void put_message(struct pb_writer *out, const struct pb_call *call, uint32_t index, uint32_t first,
-                        const uint8_t *bytes, int64_t given)
+                        const uint8_t *bytes, int64_t given, uint64_t moved)
 {
 	struct message message = load_message(bytes);
 	struct pb_capture_view array, buffers;
+	uint64_t left;
 
 	pb_put(out, "{msg_name=");
 	put_name(out, call, index, first, &message);
@@ -253,9 +258,10 @@ static void put_message(struct pb_writer *out, const struct pb_call *call, uint3
 	pb_put(out, ", msg_iov=");
 	if (!pb_find_part(call, index, first + PART_VECTOR, &buffers))
 		buffers = (struct pb_capture_view){ 0 };
+	left = bytes_moved(call, &buffers);
 	if (message.iovec && pb_find_part(call, index, first + PART_IOVEC, &array) &&
 	    (array.head.bytes >= 16 || !message.iovecs))
-		put_iovecs(out, call, &array, message.iovec, &buffers, bytes_moved(call, &buffers));
+		put_iovecs(out, call, &array, message.iovec, &buffers, moved < left ? moved : left);
 	else
 		pb_put_address(out, message.iovec);
 	pb_put(out, ", msg_iovlen=");
@@ -290,11 +296,11 @@ bool pb_put_message(struct pb_writer *out, const struct pb_call *call, uint32_t 
 		after = before;
 	if (!pb_usable_bytes(after) || after->head.bytes < MESSAGE_BYTES)
 		return false;
-	put_message(out, call, index, 0, after->data, given ? (int64_t)word(before->data + 8, 4) : -1);
+	put_message(out, call, index, 0, after->data, given ? (int64_t)word(before->data + 8, 4) : -1, UINT64_MAX);
 	return true;
 }
 
-bool pb_put_messages(struct pb_writer *out, const struct pb_call *call, uint32_t index)
+bool pb_put_messages(struct pb_writer *out, const struct pb_call *call, uint32_t index, bool received)
 {
 	const struct pb_capture_view *view = pb_find_bytes(call, index);
 	uint32_t count, wanted;
@@ -306,12 +312,14 @@ bool pb_put_messages(struct pb_writer *out, const struct pb_call *call, uint32_t
 	pb_put_char(out, '[');
 	for (uint32_t i = 0; i < count; i++) {
 		const uint8_t *each = view->data + i * EACH_MESSAGE_BYTES;
+		uint64_t length = word(each + MESSAGE_BYTES, 4);
 
 		pb_put(out, i ? ", {msg_hdr=" : "{msg_hdr=");
-		put_message(out, call, index, i < 2 ? i * PARTS_EACH : UINT8_MAX, each, -1);
+		put_message(out, call, index, i < MESSAGES_WHOLE ? i * PARTS_EACH : UINT8_MAX, each, -1,
+		            received ? length : UINT64_MAX);
 		if (call->syscall.result > (int64_t)i) {
 			pb_put(out, ", msg_len=");
-			pb_put_unsigned(out, word(each + MESSAGE_BYTES, 4));
+			pb_put_unsigned(out, length);
 		}
 		pb_put_char(out, '}');
 	}

@@ -196,7 +196,7 @@ class Plan:
         numbers = self._struct_numbers if argument.kind == "struct" else self._numbers
         row.table = numbers[argument.table] if argument.table else 0
         row.wide = bool(_WIDE.search(argument.type)) or argument.table in self._wide
-        row.change = argument.change
+        row.change = argument.change or argument.kind == "messages_receive"
         if argument.kind == "hex" and not row.wide and argument.type:
             row.kind = lib.PB_ARG_HEX32
         row.prefix = self._text(argument.prefix + "=" if argument.prefix else None)

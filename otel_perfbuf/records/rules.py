@@ -30,6 +30,8 @@ _SOCKADDR_BYTES = 128  # sizeof(struct sockaddr_storage)
 
 _SETS_BYTES = 128  # of select's and affinity's bits: 1,024
 _ELEMENTS = 32  # of an array; strace shows no more
+_MESSAGES = 32  # of an mmsghdr array whose names and buffers are captured, as strace shows
+_RESULT = 6  # as a condition's argument
 _SIZED_BYTES = 256  # of a struct whose size is an argument
 
 _CAPTURE_KINDS = {
@@ -77,7 +79,7 @@ _NAMES = frozenset({"readlink", "readlinkat", "sethostname", "setdomainname"})
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One struct pb_capture_rule; ``conditions`` are (argument, mask, value).
+    """One struct pb_capture_rule; ``conditions`` are (argument, mask, value); a mask of 0: at least the value.
 
     ``behind``: not the argument's memory, but that of the pointer at this place in it; else ``offset`` into it.
     """
@@ -114,8 +116,6 @@ def _max_bytes(kind: str, argument: Argument, capture: Capture, limits: _Limits,
             return min(capture.length * capture.scale, MAX_CAPTURE_BYTES)
         if argument.kind in ("fdset", "cpuset", "bits"):
             return _SETS_BYTES
-        if argument.kind.startswith("messages"):
-            return 2 * capture.scale
         return min(_ELEMENTS * capture.scale, MAX_CAPTURE_BYTES) if capture.scale > 1 else _SIZED_BYTES
     return {"STRINGS": _ARGV_BYTES, "SOCKADDR": _SOCKADDR_BYTES, "WORD": 4, "COUNT": 0, "ENTRIES": 0}[kind]
 
@@ -153,7 +153,13 @@ def _further(index: int, argument: Argument, capture: Capture, limits: _Limits) 
     if kind in ("message_send", "message_receive"):
         return _message_rules(index, "exit" if kind == "message_send" else "success", 0, 0, limits)
     if kind in ("messages_send", "messages_receive"):
-        return [*_message_rules(index, "exit", 0, 0, limits), *_message_rules(index, "exit", 4, 64, limits)]
+        # as many as there are: were given, or came back
+        count = capture.length if kind == "messages_send" else _RESULT
+        return [
+            replace(rule, conditions=((count, 0, each + 1),))
+            for each in range(_MESSAGES)
+            for rule in _message_rules(index, "exit", 4 * each, 64 * each, limits)
+        ]
     return []
 
 
@@ -194,7 +200,7 @@ def _rules_of(decoding: Decoding, limits: _Limits) -> list[_Rule]:
             for rule in _of_argument(index, argument, name, limits):
                 if not any(_alike(rule, other) for other in own):
                     found.append(replace(rule, conditions=conditions))
-    return found + own
+    return sorted(found + own, key=lambda rule: rule.part >= lib.PB_PARTS)
 
 
 def _fill(row: Any, rule: _Rule) -> None:

@@ -194,7 +194,13 @@ def messages(*items: Content) -> Content:
     return lambda m: b"".join((item(m) if callable(item) else item) + s("II", 0, 0) for item in items)
 
 
-MMESSAGES: list[Content] = [messages(MESSAGES[0]), messages(MESSAGES[1], MESSAGES[0]), messages(*MESSAGES[:5])]
+MMESSAGES: list[Content] = [
+    messages(MESSAGES[0]),
+    messages(MESSAGES[1], MESSAGES[0]),
+    messages(*MESSAGES[:5]),
+    messages(*MESSAGES[:4] * 4),
+    messages(*MESSAGES[:1] * 40),
+]
 
 # By syscall and argument number.
 BY_ARGUMENT: dict[tuple[str, int], list[Content]] = {

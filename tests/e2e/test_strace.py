@@ -20,9 +20,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from compiling import Compile, compiled
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from recording import Arrived, Record, attributes, record
 from strace_log import Event, Recorded, read_records, read_strace
+
+__all__ = ["compiled"]
 
 PROGRAMS = Path(__file__).parent / "programs"
 STRACE = ["strace", "-f", "-a1", "-s", "32"]
@@ -326,3 +329,8 @@ def test_dd(tmp_path: Path, environment: dict[str, str]) -> None:
 def test_threads_that_are_cut_short(tmp_path: Path, environment: dict[str, str]) -> None:
     """Blocked threads ended by their process's end, by SIGKILL, by SIGSEGV and by another thread's exec."""
     run(tmp_path, environment, [sys.executable, PROGRAMS / "cut_short.py"], 0)
+
+
+def test_many_messages_in_one_call(tmp_path: Path, environment: dict[str, str], compiled: Compile) -> None:
+    """sendmmsg and recvmmsg: as many messages as strace shows, and of what came no byte more."""
+    run(tmp_path, environment, [compiled("many_messages")], 0)

@@ -151,7 +151,10 @@ class _Child:
         done, found = set(), []
         for rule in rules:
             slot = (rule[1], rule[7])
-            holds = all(args[argument] & mask == value for argument, mask, value in rule[9])
+            holds = all(
+                args[argument] & mask == value if mask else not value or [*args, result][argument] >= value
+                for argument, mask, value in rule[9]
+            )
             if rule[2] not in moments or slot in done or not holds:
                 continue
             done.add(slot)

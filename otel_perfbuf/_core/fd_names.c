@@ -214,11 +214,12 @@ static void apply(struct pb_fd_names *names, uint64_t index)
 		apply_pair(names, process, &call, rule, thing);
 		break;
 	case PB_FD_BIND:
+	case PB_FD_LOCAL:
 	case PB_FD_CONNECT: {
 		const struct pb_fd_entry *entry =
 			pb_fd_entry_find(names, process, (int32_t)call.syscall.args[rule->fd]);
 
-		if (entry)
+		if (entry && (thing || rule->action != PB_FD_LOCAL))
 			set(names, process, entry->fd, thing, on_exec_of(names, entry));
 		break;
 	}
@@ -329,7 +330,8 @@ static void pass_call(struct pb_fd_names *names, uint64_t index, uint32_t proces
 		return;
 	pb_call_load(&call, event, names->plan);
 	if (!call.syscall.record.arguments && !call.error) { /* its begin was not seen: what it changed is not known */
-		forget(names, process);
+		if (call.row->fds.action != PB_FD_LOCAL)
+			forget(names, process);
 		return;
 	}
 	apply_begin(names, &call, process);

@@ -52,7 +52,7 @@ static void touch_call(struct pb_fd_names *names, const struct pb_event *event, 
 	struct pb_call call;
 	uint8_t action = pb_fd_action_of(names->plan, event);
 
-	if (action == PB_FD_NONE)
+	if (action == PB_FD_NONE || action == PB_FD_LOCAL)
 		return;
 	pb_call_load(&call, event, names->plan);
 	if (call.in_flight) /* what it will do, it has not done yet; if it has meanwhile, its end stands beside it */

@@ -108,11 +108,9 @@ int32_t pb_fd_marks(const struct pb_call *call, const struct pb_fd_rule *rule)
 /* ---- text ---- */
 
 /* As strace escapes what stands between < and >. */
-static void put_escaped(struct pb_writer *out, const struct pb_capture_view *view)
+static void put_escaped(struct pb_writer *out, const struct pb_capture_view *view, uint32_t from)
 {
-	uint32_t from = 0;
-
-	for (uint32_t i = 0; i < view->head.bytes; i++) {
+	for (uint32_t i = from; i < view->head.bytes; i++) {
 		uint8_t byte = view->data[i], after = i + 1 < view->head.bytes ? view->data[i + 1] : 0;
 
 		if (byte != '<' && byte != '>')
@@ -147,6 +145,19 @@ static const struct pb_fd_thing *directory_of(const struct pb_fd_names *names, c
 	                                                                                                  : NULL;
 }
 
+/* How much of a relative path says nothing: ./ in front, as often as it stands there. */
+static uint32_t skip_here(const struct pb_capture_view *path)
+{
+	uint32_t at = 0;
+
+	while (at + 1 < path->head.bytes && path->data[at] == '.' && path->data[at + 1] == '/') {
+		at += 2;
+		while (at < path->head.bytes && path->data[at] == '/')
+			at++;
+	}
+	return at;
+}
+
 static bool put_path(struct pb_writer *out, const struct pb_fd_names *names, const struct pb_call *call,
                      uint32_t process)
 {
@@ -154,19 +165,23 @@ static bool put_path(struct pb_writer *out, const struct pb_fd_names *names, con
 	const struct pb_capture_view *path = captured(call, rule->path, PB_CAPTURE_STRING);
 	const struct pb_fd_thing *directory;
 	uint64_t flags;
+	uint32_t from;
 
 	if (pb_fd_flags(call, rule, &flags) && flags & OPEN_UNNAMED)
 		return false;
 	if (!path || path->head.kind != PB_CAPTURE_STRING || !path->head.bytes)
 		return false;
-	pb_put_char(out, '<');
 	directory = path->data[0] == '/' ? NULL : directory_of(names, call, process, rule);
-	if (directory && path->head.bytes == 1 && path->data[0] == '.') {
+	if (path->data[0] != '/' && !directory)
+		return false; /* of which of all the files with this name? */
+	from = directory ? skip_here(path) : 0;
+	pb_put_char(out, '<');
+	if (from == path->head.bytes || (directory && path->head.bytes - from == 1 && path->data[from] == '.')) {
 		pb_put_bytes(out, directory->text + 1, directory->bytes - 2);
 	} else {
 		if (directory)
 			put_directory(out, directory);
-		put_escaped(out, path);
+		put_escaped(out, path, from);
 	}
 	pb_put_char(out, '>');
 	return true;
@@ -185,7 +200,7 @@ static bool put_named(struct pb_writer *out, const struct pb_call *call)
 	if (!name)
 		return false;
 	pb_put_bytes(out, rule->text, (uint64_t)(mark - rule->text));
-	put_escaped(out, name);
+	put_escaped(out, name, 0);
 	pb_put(out, mark + 1);
 	return true;
 }
@@ -234,6 +249,14 @@ static bool put_new_socket(struct pb_writer *out, const struct pb_call *call, st
 	return true;
 }
 
+/* Whether a socket's own address names no interface: a connect chooses one. */
+static bool is_everywhere(const struct pb_fd_thing *from)
+{
+	const char *local = from->text + 3 + from->prefix_bytes;
+
+	return from->local_bytes > 8 && (!memcmp(local, "0.0.0.0:", 8) || !memcmp(local, "[::]:", 5));
+}
+
 /* <TCP:[LOCAL->PEER]>, with what is known of both. */
 static bool put_endpoints(struct pb_writer *out, const struct pb_fd_thing *from, const struct pb_capture_view *local,
                           const struct pb_capture_view *peer, struct pb_fd_thing *thing)
@@ -245,7 +268,7 @@ static bool put_endpoints(struct pb_writer *out, const struct pb_fd_thing *from,
 	start = out->size;
 	if (local)
 		pb_put_endpoint(out, local->data, local->head.bytes);
-	else
+	else if (!is_everywhere(from))
 		pb_put_bytes(out, from->text + 3 + from->prefix_bytes, from->local_bytes);
 	thing->local_bytes = (uint16_t)(out->size - start);
 	if (peer) {
@@ -253,6 +276,27 @@ static bool put_endpoints(struct pb_writer *out, const struct pb_fd_thing *from,
 		pb_put_endpoint(out, peer->data, peer->head.bytes);
 	}
 	pb_put(out, "]>");
+	return true;
+}
+
+/* The kernel told the socket's own address; its peer stays. */
+static bool put_local(struct pb_writer *out, const struct pb_fd_thing *from, const struct pb_call *call,
+                      const struct pb_capture_view *local, struct pb_fd_thing *thing)
+{
+	const struct pb_capture_view *room = &call->enter[call->row->fds.path + 1];
+	uint32_t given = 0, behind = 3u + from->prefix_bytes + from->local_bytes;
+
+	if (room->head.kind != PB_CAPTURE_WORD || room->head.bytes < sizeof(given))
+		return false;
+	memcpy(&given, room->data, sizeof(given));
+	if (given < local->head.bytes || local->head.bytes <= 2 ||
+	    pb_sockaddr_port(local->data, local->head.bytes) == 0)
+		return false;
+	put_endpoints(out, from, local, NULL, thing);
+	if (from->bytes > behind + 2) {
+		out->size -= 2;
+		pb_put_bytes(out, from->text + behind, from->bytes - behind);
+	}
 	return true;
 }
 
@@ -269,6 +313,8 @@ static bool put_socket(struct pb_writer *out, const struct pb_fd_names *names, c
 		return put_prefix(out, from->text + 1, from->prefix_bytes, thing) && (pb_put_char(out, '>'), true);
 	if (!address)
 		return false;
+	if (rule->action == PB_FD_LOCAL)
+		return put_local(out, from, call, address, thing);
 	if (rule->action == PB_FD_BIND && pb_sockaddr_port(address->data, address->head.bytes) == 0)
 		/* the kernel chooses a port, and does not tell */
 		return put_prefix(out, from->text + 1, from->prefix_bytes, thing) && (pb_put_char(out, '>'), true);
@@ -304,6 +350,7 @@ bool pb_fd_thing_put(struct pb_writer *out, const struct pb_fd_names *names, con
 		return put_new_socket(out, call, thing);
 	case PB_FD_ACCEPT:
 	case PB_FD_BIND:
+	case PB_FD_LOCAL:
 	case PB_FD_CONNECT:
 		return put_socket(out, names, call, process, thing);
 	case PB_FD_FCNTL:

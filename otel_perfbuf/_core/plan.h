@@ -184,6 +184,7 @@ enum pb_fd_action {
 	PB_FD_PAIR,        /* argument .path points to two new fds, of what .text says */
 	PB_FD_BIND,        /* .fd has the address of argument .path */
 	PB_FD_CONNECT,     /* .fd has the peer of argument .path */
+	PB_FD_LOCAL,       /* .fd has had the address of argument .path: nothing is changed, but told */
 	PB_FD_CLOSE,       /* .fd is no more */
 	PB_FD_CLOSE_RANGE, /* nor are those of a range */
 	PB_FD_CHDIR,       /* the working directory is what argument .path names */

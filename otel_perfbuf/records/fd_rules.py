@@ -46,5 +46,7 @@ def fd_rule(syscall: str, result_kind: str) -> FdRule | None:
 
 
 def fd_calls() -> frozenset[str]:
-    """The syscalls that must all be recorded for fds to be followed (those of the table; others make unknown ones)."""
-    return frozenset(_rules())
+    """The syscalls that must all be recorded for fds to be followed: those of the table that change any (others make
+    unknown ones).
+    """
+    return frozenset(name for name, rule in _rules().items() if rule.action != "local")

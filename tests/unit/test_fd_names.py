@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from samples import Arena, Capture, SampleWriter, string
+from samples import Arena, Capture, SampleWriter, string, word
 
 from otel_perfbuf._core._core import ffi, lib
 from otel_perfbuf.recorder.descriptors import FdSeed, Seeds, seed_text
@@ -139,12 +139,12 @@ def test_a_copy_is_what_its_source_is() -> None:
 
 
 def test_a_relative_path_is_joined_to_its_directory() -> None:
-    """To an fd's, to the working directory where that is known, else it stays as it was asked for."""
+    """To an fd's, to the working directory where that is known, else nobody knows which file of that name it is."""
     thread = Thread().open(1010, "x", 3).call(1020, "chdir", [1], 0, [string(0, b"/srv")]).open(1030, "x", 4)
     thread.open(1040, "/tmp/", 5).open(1050, "y", 6, at=5).open(1060, ".", 7).call(1070, "fchdir", [5])
     found = lines(thread.open(1080, "z", 8))
     assert [line.rpartition(" = ")[2] for line in found] == [
-        "3<x>", "0", "4</srv/x>", "5</tmp/>", "6</tmp/y>", "7</srv>", "0", "8</tmp/z>",
+        "3", "0", "4</srv/x>", "5</tmp/>", "6</tmp/y>", "7</srv>", "0", "8</tmp/z>",
     ]  # fmt: skip
     assert found[2].startswith("openat(AT_FDCWD</srv>, ")
 
@@ -276,6 +276,49 @@ def test_sockets_show_the_ends_that_calls_told() -> None:
     assert [line.split(",")[0] for line in found[5:7]] == [
         "read(5<TCP:[->127.0.0.1:443]>", "read(4<TCP:[127.0.0.1:80->127.0.0.1:5000]>",
     ]  # fmt: skip
+
+
+def test_here_is_no_part_of_a_path() -> None:
+    """./ in front says nothing; .. stays, since what is above a symbolic link is not known."""
+    thread = Thread().call(1010, "chdir", [1], 0, [string(0, b"/srv")])
+    for index, path in enumerate(("./x", ".//./x", "./", "./.", "./.x", "../x", "./../x")):
+        thread.open(1020 + index, path, 3 + index)
+    assert [line.rpartition(" = ")[2] for line in lines(thread)[1:]] == [
+        "3</srv/x>", "4</srv/x>", "5</srv>", "6</srv>", "7</srv/.x>", "8</srv/../x>", "9</srv/../x>",
+    ]  # fmt: skip
+
+
+def told(thread: Thread, time_ns: int, fd: int, port: int, room: int = 16, result: int = 0) -> Thread:
+    """A getsockname, with what it was given room for and what it gave back."""
+    thread.call(time_ns, "getsockname", [fd, 1, 2], result, [sockaddr(port)] if not result else [])
+    thread.writer.entry(thread.writer.last, time_ns, [word(2, room)])
+    return thread
+
+
+def test_a_port_that_the_kernel_chose_is_known_once_getsockname_has_told_it() -> None:
+    """From then on, beside the peer; not from a call that failed or had too little room, and no other fd changes."""
+    thread = Thread().open(1001, "/a", 0).call(1010, "socket", [2, 1, 0], 3)
+    thread.call(1020, "bind", [3, 1, 16], 0, [sockaddr(0)])
+    told(told(told(thread, 1030, 3, 4000, room=8), 1040, 3, 4000, result=-9), 1050, 3, 4000)
+    thread.read(1060, 3).call(1070, "connect", [3, 1, 16], 0, [sockaddr(80)])
+    told(thread.read(1080, 3), 1090, 3, 4001).read(1100, 3).read(1110, 0)
+    found = lines(thread)
+    assert found[4].startswith("getsockname(3<TCP>,")
+    assert [line.split(",")[0] for line in (found[6], found[8], *found[10:])] == [
+        "read(3<TCP:[127.0.0.1:4000]>",
+        "read(3<TCP:[127.0.0.1:4000->127.0.0.1:80]>",
+        "read(3<TCP:[127.0.0.1:4001->127.0.0.1:80]>",
+        "read(0</a>",
+    ]
+
+
+def test_a_socket_that_is_bound_everywhere_has_an_address_of_its_own_once_it_is_connected() -> None:
+    """Which one is not known: the kernel chose it."""
+    everywhere = [sockaddr(80, bytes(4))]
+    thread = Thread().call(1010, "socket", [2, 2, 0], 3).call(1020, "bind", [3, 1, 16], 0, everywhere)
+    thread.read(1030, 3).call(1040, "connect", [3, 1, 16], 0, [sockaddr(53)]).read(1050, 3)
+    found = [line.split(",")[0] for line in lines(thread)]
+    assert (found[2], found[4]) == ("read(3<UDP:[0.0.0.0:80]>", "read(3<UDP:[->127.0.0.1:53]>")
 
 
 @pytest.mark.parametrize(

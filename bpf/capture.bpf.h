@@ -291,18 +291,30 @@ static __always_inline int rule_holds(const volatile struct pb_capture_rule *rul
 {
 	u32 first = rule->if_argument[0], second = rule->if_argument[1];
 
-	if (!rule->if_mask[0]) {
-		s64 count = first < 6 ? (s64)(u32)call->args[first] : call->result;
-
-		return !rule->if_value[0] || count >= (s64)rule->if_value[0];
-	}
+	if (!rule->if_mask[0])
+		return 1;
 	if (first >= 6 || ((u32)call->args[first] & rule->if_mask[0]) != rule->if_value[0])
 		return 0;
 	return !rule->if_mask[1] || (second < 6 && ((u32)call->args[second] & rule->if_mask[1]) == rule->if_value[1]);
 }
 
-/* Rule `index` of all, if it is due at that moment and the first of its memory. < 0: nor do the rules behind it hold,
- * which are of messages that there are not. */
+/* Whether there are as many as a rule without a mask asks for. A function of its own, for the registers that it takes
+ * would be missing in capture_one: Linux 6.1 forgets what it knew of a number that was put on the stack. */
+__noinline int is_reached(u32 index)
+{
+	struct scratch *scratch = get_scratch();
+	u32 argument;
+
+	if (!scratch || index >= PB_RULES)
+		return 0;
+	argument = rules.captures[index].if_argument[0];
+	if (argument < 6)
+		return (u32)scratch->call.args[argument] >= rules.captures[index].if_value[0];
+	return scratch->call.result >= (s64)rules.captures[index].if_value[0];
+}
+
+/* Rule `index` of all, if it is due at that moment and the first of its memory. < 0: what there is not, and what the
+ * rules behind it are of neither. */
 __noinline int capture_one(u32 index, u32 moment)
 {
 	struct scratch *scratch = get_scratch();
@@ -318,10 +330,10 @@ __noinline int capture_one(u32 index, u32 moment)
 	rule = &rules.captures[index];
 	call = &scratch->call;
 	slot = rule->part < PB_PARTS ? 1ULL << (((u32)rule->argument * PB_PARTS + rule->part) & 63) : 0;
-	if (scratch->done & slot || !is_due(rule->when, moment, call->result))
+	if (rule->if_value[0] && !rule->if_mask[0] && !is_reached(index))
+		return -1;
+	if (scratch->done & slot || !is_due(rule->when, moment, call->result) || !rule_holds(rule, call))
 		return 0;
-	if (!rule_holds(rule, call))
-		return rule->part < PB_PARTS ? 0 : -1;
 	scratch->done |= slot;
 	at = scratch->at;
 	kind = rule->kind;

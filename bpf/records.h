@@ -313,7 +313,9 @@ enum pb_capture_length {                         /* how many the memory has of .
 	                 PB_LENGTH_INT = 8,  /* the same, signed: a negative one has no memory */
 };
 
-/* The first rule of an (argument, part) that is due and whose two conditions hold is taken. */
+/* The first rule of an (argument, part) that is due and whose two conditions hold is taken. A condition holds when
+ * (args[if_argument] & if_mask) == if_value; the first one without a mask when args[if_argument] (6: the result) >=
+ * if_value, and where it does not hold, nor do the syscall's rules behind it. */
 struct pb_capture_rule {
 	uint8_t kind; /* enum pb_capture_kind */
 	uint8_t argument;
@@ -322,10 +324,10 @@ struct pb_capture_rule {
 	uint16_t length;
 	uint16_t max_bytes; /* captured at most; <= 4096 (of a VECTOR: of each of its buffers) */
 	uint16_t scale;
-	uint8_t part;           /* goes into the capture; from PB_PARTS on: one rule each, the syscall's last ones */
-	uint8_t behind;         /* 1: not the argument's memory, but that of the pointer at .offset in it */
-	uint16_t offset;        /* into the argument's memory */
-	uint8_t if_argument[2]; /* holds when (args[] & mask) == value; mask 0: when it is >= value (6: the result) */
+	uint8_t part;    /* goes into the capture; from PB_PARTS on it has one rule */
+	uint8_t behind;  /* 1: not the argument's memory, but that of the pointer at .offset in it */
+	uint16_t offset; /* into the argument's memory */
+	uint8_t if_argument[2];
 	uint32_t if_mask[2];
 	uint32_t if_value[2];
 };

@@ -66,7 +66,12 @@ EXTRA: dict[str, list[tuple[int, str]]] = {
 }
 
 # What strace writes for values without a name where no probe shows it.
-UNKNOWN = {"mlockall_flags": "MCL_???", "kexec_file_flags": "KEXEC_FILE_???", "clone_flags": "CLONE_???"}
+UNKNOWN = {
+    "mlockall_flags": "MCL_???",
+    "kexec_file_flags": "KEXEC_FILE_???",
+    "clone_flags": "CLONE_???",
+    "ioctl": "_IOC",  # text_tty.c takes the number apart
+}
 
 CAPABILITIES = (
     "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
@@ -98,6 +103,13 @@ STATIC: dict[str, tuple[str, int, str, list[tuple[int, str]]]] = {
     "seccomp_mode": (
         "enum", 0, "SECCOMP_MODE_???",
         [(0, "SECCOMP_MODE_DISABLED"), (1, "SECCOMP_MODE_STRICT"), (2, "SECCOMP_MODE_FILTER")],
+    ),
+    "cap_ambient": (
+        "enum", 0, "PR_CAP_AMBIENT_???",
+        [
+            (1, "PR_CAP_AMBIENT_IS_SET"), (2, "PR_CAP_AMBIENT_RAISE"), (3, "PR_CAP_AMBIENT_LOWER"),
+            (4, "PR_CAP_AMBIENT_CLEAR_ALL"),
+        ],
     ),
     "futex_bitset": ("enum", 0, "-", [(0xFFFFFFFF, "FUTEX_BITSET_MATCH_ANY")]),
 }  # fmt: skip

@@ -136,6 +136,7 @@ void pb_put_date_comment(struct pb_writer *out, int64_t seconds, uint64_t fracti
 /* text_tty.c */
 void pb_put_tty_output(struct pb_writer *out, uint32_t value);
 void pb_put_tty_control(struct pb_writer *out, uint32_t value);
+void pb_put_ioctl_number(struct pb_writer *out, uint32_t value);
 /* text_time.c */
 void pb_put_date(struct pb_writer *out, const struct pb_plan *plan, const uint8_t *bytes, bool microseconds);
 /* text_sockaddr.c */

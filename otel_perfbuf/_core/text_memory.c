@@ -263,19 +263,24 @@ static bool put_remaining(struct pb_writer *out, const struct pb_call *call, uin
 	return pb_put_struct(out, call, call->plan->timespec, view, call->syscall.args[index]);
 }
 
+/* An int; SOL_SOCKET's (not `text`) are ints whatever follows, and one that is cut shows its bytes. */
 static bool put_option(struct pb_writer *out, const struct pb_call *call, uint32_t index, bool text)
 {
 	const struct pb_capture_view *view = pb_find_bytes(call, index);
 	uint32_t most = call->plan->string_bytes;
 	int32_t value;
 
-	if (!view || (view->head.bytes < sizeof(value) && (call->error || !view->head.bytes)))
-		return text && view && !view->head.extent && call->error && (pb_put(out, "\"\""), true);
-	if (view->head.bytes < sizeof(value)) {
-		pb_put_quoted_hex(out, view->data, view->head.bytes);
-	} else if (text && view->head.extent != sizeof(value)) {
+	if (!view || (!text && view->head.bytes < sizeof(value) && (call->error || !view->head.bytes)))
+		return false;
+	if (text && view->head.flags & PB_CAPTURE_ENDS)
+		return false; /* strace shows all of it or nothing */
+	if (!view->head.extent)
+		return call->error && (pb_put(out, "\"\""), true);
+	if (text && (view->head.extent != sizeof(value) || view->head.bytes < sizeof(value))) {
 		pb_put_quoted(out, view->data, view->head.bytes < most ? view->head.bytes : most,
 		              view->head.extent > most);
+	} else if (view->head.bytes < sizeof(value)) {
+		pb_put_quoted_hex(out, view->data, view->head.bytes);
 	} else {
 		memcpy(&value, view->data, sizeof(value));
 		pb_put_char(out, '[');

@@ -31,6 +31,10 @@ const char *pb_name_find(const struct pb_name *rows, uint32_t count, uint64_t va
 
 static void put_unknown(struct pb_writer *out, const struct pb_table *table, uint64_t value)
 {
+	if (table->unknown && !strcmp(table->unknown, "_IOC")) {
+		pb_put_ioctl_number(out, (uint32_t)value);
+		return;
+	}
 	pb_put_hex(out, value);
 	if (table->unknown) {
 		pb_put(out, " /* ");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * text_tty.c: the words of a struct termios that are values and flags at once: delays, speed and character size.
- * Source: strace 6.1's output (without a flag its text ends in "|"); asm-generic/termbits.h.
+ * text_tty.c: what ioctl alone has: numbers without a name, and the words of a struct termios that are values and flags
+ * at once: delays, speed and character size.
+ * Source: strace 6.1's output (without a flag its text ends in "|"); asm-generic/ioctl.h, asm-generic/termbits.h.
  */
 #include "text.h"
 
@@ -71,4 +72,20 @@ void pb_put_tty_control(struct pb_writer *out, uint32_t value)
 		pb_put(out, value & 0xfc0 ? "|CMSPAR" : "CMSPAR");
 	if (value & 0x80000000)
 		pb_put(out, value & 0x40000fc0 ? "|CRTSCTS" : "CRTSCTS");
+}
+
+/* _IOC(_IOC_READ, 0x45, 0x2, 0x4): what the number is made of. */
+void pb_put_ioctl_number(struct pb_writer *out, uint32_t value)
+{
+	static const char *const ways[] = { "_IOC_NONE", "_IOC_WRITE", "_IOC_READ", "_IOC_READ|_IOC_WRITE" };
+
+	pb_put(out, "_IOC(");
+	pb_put(out, ways[value >> 30]);
+	pb_put(out, ", ");
+	pb_put_hex(out, value >> 8 & 0xff);
+	pb_put(out, ", ");
+	pb_put_hex(out, value & 0xff);
+	pb_put(out, ", ");
+	pb_put_hex(out, value >> 16 & 0x3fff);
+	pb_put_char(out, ')');
 }

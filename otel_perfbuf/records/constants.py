@@ -61,6 +61,9 @@ def load_tables(machine: str = "x86_64") -> dict[str, Table]:
             rows.append([])
             continue
         value, name = line.split("\t")
+        if value == "=":
+            rows[-1] += rows[[head[0] for head in heads].index(name)]
+            continue
         if machine == "aarch64" and name in _X86_ONLY:
             continue
         rows[-1].append((own.get(name, int(value, 16)), name))

@@ -200,7 +200,8 @@ def _rules_of(decoding: Decoding, limits: _Limits) -> list[_Rule]:
             for rule in _of_argument(index, argument, name, limits):
                 if not any(_alike(rule, other) for other in own):
                     found.append(replace(rule, conditions=conditions))
-    return sorted(found + own, key=lambda rule: rule.part >= lib.PB_PARTS)
+    # the program leaves off at the first that is not reached
+    return sorted(found + own, key=lambda rule: any(not mask for _, mask, _ in rule.conditions))
 
 
 def _fill(row: Any, rule: _Rule) -> None:

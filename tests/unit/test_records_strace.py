@@ -248,3 +248,137 @@ def test_unknown_values_read_as_strace_prints_them() -> None:
     """A value without a name shows strace's comment; a bit without a name shows in hex behind the known ones."""
     different = [(ours, theirs) for theirs, ours in compare(ODD) if ours != theirs]
     assert [ours for ours, _ in different] == [theirs for _, theirs in different]
+
+
+def struct_of(format: str, *values: int | bytes) -> bytes:
+    """Native sizes, no padding but what the format says."""
+    return struct.pack("=" + format, *values)
+
+
+FOUR = struct_of("I", 4)
+LINGER = struct_of("ii", 1, 30)
+TIMEVAL = struct_of("qq", 2, 500000)
+TIMESPEC = struct_of("qq", 1, 5)
+NOWHERE = 0x7FFFFFFF  # a pid that there is not
+
+# What each option's level does to how its value reads.
+OPTIONS = [
+    Call("socket", (2, 1, 6)),
+    *(Call("setsockopt", (3, 1, option, ONE, 4)) for option in (2, 6, 7, 8, 9, 12, 15, 16, 46)),
+    Call("setsockopt", (3, 1, 13, LINGER, 8)),
+    Call("setsockopt", (3, 1, 20, TIMEVAL, 16)),
+    Call("setsockopt", (3, 1, 21, TIMEVAL, 16)),
+    Call("setsockopt", (3, 1, 25, b"lo\0", 3)),
+    *(Call("setsockopt", (3, 6, option, ONE, 4)) for option in (1, 2, 3, 4, 5, 6, 9, 12, 18, 23)),
+    Call("setsockopt", (3, 6, 13, b"cubic", 5)),
+    *(Call("setsockopt", (3, 0, option, ONE, 4)) for option in (1, 2, 10)),
+    Call("setsockopt", (3, 41, 16, ONE, 4)),
+    Call("setsockopt", (99, 1, 2, ONE, 4)),
+    *(Call("getsockopt", (3, 1, option, b"", FOUR)) for option in (2, 3, 4, 7, 8, 30, 38, 39)),
+    Call("getsockopt", (3, 1, 13, b"", struct_of("I", 8))),
+    Call("getsockopt", (3, 1, 20, b"", struct_of("I", 16))),
+    Call("getsockopt", (3, 6, 13, b"", struct_of("I", 16))),
+    Call("getsockopt", (3, 6, 1, b"", struct_of("I", 2))),
+    Call("socketpair", (1, 1, 0, b"")),
+    Call("getsockopt", (4, 1, 17, b"", struct_of("I", 12))),
+]
+
+IOCTLS = [
+    Call("openat", (CWD, b"/dev/ptmx", 2)),
+    Call("ioctl", (3, 0x5413, b"")),
+    Call("ioctl", (3, 0x5414, struct_of("HHHH", 24, 80, 0, 0))),
+    Call("ioctl", (3, 0x5401, b"")),
+    Call("ioctl", (3, 0x541B, b"")),
+    Call("ioctl", (3, 0x5421, struct_of("i", 0))),
+    Call("ioctl", (3, 0x80045430, b"")),
+    Call("ioctl", (3, 0x40045431, struct_of("i", 0))),
+    Call("ioctl", (3, 0x5451)),
+    Call("ioctl", (3, 0x5450)),
+    Call("ioctl", (99, 0x5413, b"")),
+    Call("ioctl", (99, 0x1234, 0)),
+    Call("ioctl", (99, 0xC0104567, b"")),
+]
+
+# Structs whose size the caller gives, of several versions of the kernel.
+SIZED = [
+    Call("openat2", (CWD, b"/etc/hostname", struct_of("QQQ", 0o2000000, 0, 0), 24)),
+    Call("openat2", (CWD, b"/no/such", struct_of("QQQ", 0o102, 0o640, 0x1C), 24)),
+    Call("openat2", (CWD, b"/no/such", struct_of("QQQ", 0, 0, 1 << 40), 24)),
+    Call("openat2", (CWD, b"/no/such", struct_of("QQQ", 0, 0, 0), 8)),
+    Call("openat2", (CWD, b"/no/such", struct_of("QQQQ", 0, 0, 0, 7), 32)),
+    Call("openat2", (CWD, b"/no/such", 0, 24)),
+    Call("clone3", (struct_of("8Q", 0x100 | 1 << 40, 0, 0, 0, 17, 0, 0, 0), 64)),
+    Call("clone3", (struct_of("8Q", 0x10000, 0x10, 0x20, 0x30, 0, 0x1000, 0x2000, 0x3000), 64)),
+    Call("clone3", (struct_of("8Q", 0, 0, 0, 0, 99, 0, 0, 0), 64)),
+    Call("clone3", (struct_of("11Q", 0x200000000, 0, 0, 0, 17, 0, 0, 0, 0, 0, 99), 88), room=128),
+    Call("clone3", (struct_of("8Q", 0, 0, 0, 0, 17, 0, 0, 0), 32)),
+    Call("clone3", (0, 64)),
+    Call("mount_setattr", (99, b"x", 0x1000, struct_of("QQQQ", 1, 0x100000, 1 << 18, 0), 32)),
+    Call("mount_setattr", (99, b"x", 0x8000, struct_of("QQQQ", 0, 0, 0, 3), 32)),
+    Call("mount_setattr", (99, b"x", 0, struct_of("QQQQ", 0, 0, 0, 0), 8)),
+    Call("statx", (CWD, b"/no/such", 0x4000, 0x1800, b""), room=256),
+    Call("io_uring_setup", (1, struct_of("10I", 0, 0, 0xB, 1, 2000, 0, 99, 0, 0, 0)), room=128),
+    Call("statx", (CWD, b"/no/such", 0x100, 0xFFF, b""), room=256),
+    Call("io_uring_setup", (0, b""), room=128),
+    Call("io_uring_setup", (1, struct_of("10I", 0, 0, 0xFFFF0000, 1, 2, 0, 0, 0, 0, 0)), room=128),
+    Call("futex_waitv", (struct_of("QQII", 5, 0x1000, 2, 0), 1, 0, 0, 0)),
+    Call("futex_waitv", (struct_of("QQIIQQII", 5, 0, 0x82, 0, 6, 0x2000, 0x10, 1), 2, 0, TIMESPEC, 1)),
+    Call("futex_waitv", (b"", 0, 1, 0, 1)),
+]
+
+WAITS = [
+    Call("epoll_create1", (0,)),
+    Call("eventfd2", (1, 0)),
+    Call("epoll_ctl", (3, 1, 4, struct_of("IQ", 0x80000001, 7))),
+    Call("epoll_ctl", (3, 3, 4, struct_of("IQ", 0x40002004, 1 << 40))),
+    Call("epoll_ctl", (3, 1, 4, struct_of("IQ", 0x00FF0000, 0))),
+    Call("epoll_wait", (3, b"", 4, 0), room=128),
+    Call("epoll_ctl", (3, 3, 4, struct_of("IQ", 1, 1 << 63))),
+    Call("epoll_wait", (3, b"", 4, 0), room=128),
+    Call("epoll_pwait", (3, b"", 4, 0, struct_of("Q", 1 << 14), 8), room=128),
+    Call("epoll_pwait2", (3, b"", 4, struct_of("qq", 0, 1), 0, 8), room=128),
+    Call("epoll_wait", (3, b"", 0, 0)),
+    Call("epoll_ctl", (3, 2, 4, 0)),
+    Call("poll", (struct_of("ihhihh", 4, 1, 0, 99, 5, 0), 2, 0)),
+    Call("poll", (struct_of("ihh", -1, 0x2FFF, 0), 1, 0)),
+    Call("ppoll", (struct_of("ihh", 4, 4, 0), 1, TIMESPEC, struct_of("Q", 3), 8)),
+    Call("timerfd_settime", (99, 1, TIMESPEC + TIMESPEC, 0)),
+    Call("clock_nanosleep", (1, 0, struct_of("qq", 0, 1), b"")),
+    Call("nanosleep", (struct_of("qq", 0, 1 << 40), 0)),
+    Call("prlimit64", (0, 7, 0, b"")),
+    Call("prlimit64", (NOWHERE, 3, struct_of("QQ", 8192 * 1024, (1 << 64) - 1), b"")),
+]
+
+CONTROLS = [
+    *(Call("prctl", (option, 0, 0, 0, 0)) for option in (2, 3, 7, 21, 27, 30, 39)),
+    Call("prctl", (4, 99)),
+    Call("prctl", (8, 9)),
+    Call("prctl", (15, b"a-name-that-is-too-long")),
+    Call("prctl", (16, b"")),
+    Call("prctl", (23, 12)),
+    Call("prctl", (23, 99)),
+    Call("prctl", (36, 1)),
+    Call("prctl", (37, b"")),
+    Call("prctl", (47, 2, 12, 0, 0)),
+    Call("prctl", (47, 1, 99, 0, 0)),
+    Call("prctl", (9999, 1, 2, 3, 4)),
+    Call("capget", (struct_of("Ii", 0x20080522, 0), b"")),
+    Call("sched_setscheduler", (NOWHERE, 2, struct_of("i", 50))),
+    Call("sched_getparam", (0, b"")),
+    Call("rt_sigaction", (10, struct_of("QQQQ", 1, 0x14000000, 0x1000, 1 << 1), b"", 8)),
+    Call("rt_sigaction", (64, 0, b"", 8)),
+    Call("rt_sigtimedwait", (struct_of("Q", 1 << 33), 0, struct_of("qq", 0, 1), 8)),
+    Call("kcmp", (NOWHERE, NOWHERE, 0, 1, 2)),
+    Call("waitid", (3, 99, b"", 0x1000005, 0), room=128),
+]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [OPTIONS, IOCTLS, SIZED, WAITS, CONTROLS],
+    ids=["socket_options", "ioctls", "sized_structs", "waits", "controls"],
+)
+def test_structs_and_variants_read_as_strace_prints_them(calls: list[Call]) -> None:
+    """By option, command or size: what most programs meet of what make test-decoders covers whole."""
+    different = [(ours, theirs) for theirs, ours in compare(calls) if ours != theirs]
+    assert [ours for ours, _ in different] == [theirs for _, theirs in different]

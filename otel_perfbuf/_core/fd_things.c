@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fd_things.c: what a call makes of its fd, in strace -yy's form as far as the call itself tells it: a path is the one
- * that was asked for, joined to its directory; a socket shows its own port only when it was bound to one, its inode never.
- * Source: strace 6.1's output; socket(2), accept(2), pipe(2), fcntl(2).
+ * that was asked for, joined to its directory. What it is not: sockets (fd_sockets.c).
+ * Source: strace 6.1's output; open(2), pipe(2), fcntl(2).
  */
 #include "fd_things.h"
 
 enum {
-	FAMILY_UNIX = 1,
-	FAMILY_INET = 2,
-	FAMILY_INET6 = 10,
-	FAMILY_NETLINK = 16,
-	TYPE_MASK = 15,
-	TYPE_STREAM = 1,
-	TYPE_DATAGRAM = 2,
-	TYPE_RAW = 3,
-	TYPE_PACKETS = 5,
 	FCNTL_COPY = 0,
 	FCNTL_SET_FLAGS = 2,
 	FCNTL_COPY_ON_EXEC = 1030,
@@ -40,7 +31,7 @@ uint8_t pb_fd_action_of(const struct pb_plan *plan, const struct pb_event *event
 
 /* ---- arguments ---- */
 
-static const struct pb_capture_view *captured(const struct pb_call *call, uint8_t argument, uint8_t kind)
+const struct pb_capture_view *pb_fd_captured(const struct pb_call *call, uint8_t argument, uint8_t kind)
 {
 	const struct pb_capture_view *view;
 
@@ -52,7 +43,7 @@ static const struct pb_capture_view *captured(const struct pb_call *call, uint8_
 
 bool pb_fd_flags(const struct pb_call *call, const struct pb_fd_rule *rule, uint64_t *flags)
 {
-	const struct pb_capture_view *view = captured(call, rule->flags, PB_CAPTURE_STRUCT);
+	const struct pb_capture_view *view = pb_fd_captured(call, rule->flags, PB_CAPTURE_STRUCT);
 
 	if (view && view->head.bytes >= sizeof(*flags)) {
 		memcpy(flags, view->data, sizeof(*flags));
@@ -81,7 +72,7 @@ uint32_t pb_fd_on_exec(const struct pb_call *call, const struct pb_fd_rule *rule
 
 bool pb_fd_pair(const struct pb_call *call, const struct pb_fd_rule *rule, int32_t pair[2])
 {
-	const struct pb_capture_view *view = captured(call, rule->path, PB_CAPTURE_STRUCT);
+	const struct pb_capture_view *view = pb_fd_captured(call, rule->path, PB_CAPTURE_STRUCT);
 
 	if (!view || view->head.bytes < 2 * sizeof(*pair))
 		return false;
@@ -162,7 +153,7 @@ static bool put_path(struct pb_writer *out, const struct pb_fd_names *names, con
                      uint32_t process)
 {
 	const struct pb_fd_rule *rule = &call->row->fds;
-	const struct pb_capture_view *path = captured(call, rule->path, PB_CAPTURE_STRING);
+	const struct pb_capture_view *path = pb_fd_captured(call, rule->path, PB_CAPTURE_STRING);
 	const struct pb_fd_thing *directory;
 	uint64_t flags;
 	uint32_t from;
@@ -190,7 +181,7 @@ static bool put_path(struct pb_writer *out, const struct pb_fd_names *names, con
 static bool put_named(struct pb_writer *out, const struct pb_call *call)
 {
 	const struct pb_fd_rule *rule = &call->row->fds;
-	const struct pb_capture_view *name = captured(call, rule->path, PB_CAPTURE_STRING);
+	const struct pb_capture_view *name = pb_fd_captured(call, rule->path, PB_CAPTURE_STRING);
 	const char *mark = strchr(rule->text, '%');
 
 	if (!mark) {
@@ -203,123 +194,6 @@ static bool put_named(struct pb_writer *out, const struct pb_call *call)
 	put_escaped(out, name, 0);
 	pb_put(out, mark + 1);
 	return true;
-}
-
-static const char *socket_prefix(uint64_t family, uint64_t type)
-{
-	type &= TYPE_MASK;
-	switch (family) {
-	case FAMILY_UNIX:
-		return type == TYPE_STREAM     ? "UNIX-STREAM"
-		       : type == TYPE_DATAGRAM ? "UNIX-DGRAM"
-		       : type == TYPE_PACKETS  ? "UNIX-SEQPACKET"
-		                               : "UNIX";
-	case FAMILY_INET:
-		return type == TYPE_STREAM     ? "TCP"
-		       : type == TYPE_DATAGRAM ? "UDP"
-		       : type == TYPE_RAW      ? "RAW"
-		                               : "socket";
-	case FAMILY_INET6:
-		return type == TYPE_STREAM     ? "TCPv6"
-		       : type == TYPE_DATAGRAM ? "UDPv6"
-		       : type == TYPE_RAW      ? "RAWv6"
-		                               : "socket";
-	case FAMILY_NETLINK:
-		return "NETLINK";
-	default:
-		return "socket";
-	}
-}
-
-static bool put_prefix(struct pb_writer *out, const char *prefix, uint64_t bytes, struct pb_fd_thing *thing)
-{
-	pb_put_char(out, '<');
-	pb_put_bytes(out, prefix, bytes);
-	thing->prefix_bytes = (uint16_t)bytes;
-	return true;
-}
-
-/* Of socket and socketpair, whose first arguments are the same. */
-static bool put_new_socket(struct pb_writer *out, const struct pb_call *call, struct pb_fd_thing *thing)
-{
-	const char *prefix = socket_prefix(call->syscall.args[0], call->syscall.args[1]);
-
-	put_prefix(out, prefix, strlen(prefix), thing);
-	pb_put_char(out, '>');
-	return true;
-}
-
-/* Whether a socket's own address names no interface: a connect chooses one. */
-static bool is_everywhere(const struct pb_fd_thing *from)
-{
-	const char *local = from->text + 3 + from->prefix_bytes;
-
-	return from->local_bytes > 8 && (!memcmp(local, "0.0.0.0:", 8) || !memcmp(local, "[::]:", 5));
-}
-
-/* <TCP:[LOCAL->PEER]>, with what is known of both. */
-static bool put_endpoints(struct pb_writer *out, const struct pb_fd_thing *from, const struct pb_capture_view *local,
-                          const struct pb_capture_view *peer, struct pb_fd_thing *thing)
-{
-	uint64_t start;
-
-	put_prefix(out, from->text + 1, from->prefix_bytes, thing);
-	pb_put(out, ":[");
-	start = out->size;
-	if (local)
-		pb_put_endpoint(out, local->data, local->head.bytes);
-	else if (!is_everywhere(from))
-		pb_put_bytes(out, from->text + 3 + from->prefix_bytes, from->local_bytes);
-	thing->local_bytes = (uint16_t)(out->size - start);
-	if (peer) {
-		pb_put(out, "->");
-		pb_put_endpoint(out, peer->data, peer->head.bytes);
-	}
-	pb_put(out, "]>");
-	return true;
-}
-
-/* The kernel told the socket's own address; its peer stays. */
-static bool put_local(struct pb_writer *out, const struct pb_fd_thing *from, const struct pb_call *call,
-                      const struct pb_capture_view *local, struct pb_fd_thing *thing)
-{
-	const struct pb_capture_view *room = &call->enter[call->row->fds.path + 1];
-	uint32_t given = 0, behind = 3u + from->prefix_bytes + from->local_bytes;
-
-	if (room->head.kind != PB_CAPTURE_WORD || room->head.bytes < sizeof(given))
-		return false;
-	memcpy(&given, room->data, sizeof(given));
-	if (given < local->head.bytes || local->head.bytes <= 2 ||
-	    pb_sockaddr_port(local->data, local->head.bytes) == 0)
-		return false;
-	put_endpoints(out, from, local, NULL, thing);
-	if (from->bytes > behind + 2) {
-		out->size -= 2;
-		pb_put_bytes(out, from->text + behind, from->bytes - behind);
-	}
-	return true;
-}
-
-static bool put_socket(struct pb_writer *out, const struct pb_fd_names *names, const struct pb_call *call,
-                       uint32_t process, struct pb_fd_thing *thing)
-{
-	const struct pb_fd_rule *rule = &call->row->fds;
-	const struct pb_capture_view *address = captured(call, rule->path, PB_CAPTURE_SOCKADDR);
-	const struct pb_fd_thing *from = pb_fd_name(names, process, (int32_t)call->syscall.args[rule->fd]);
-
-	if (!from || !from->prefix_bytes)
-		return false;
-	if (rule->action == PB_FD_ACCEPT && (!address || address->head.bytes <= 2))
-		return put_prefix(out, from->text + 1, from->prefix_bytes, thing) && (pb_put_char(out, '>'), true);
-	if (!address)
-		return false;
-	if (rule->action == PB_FD_LOCAL)
-		return put_local(out, from, call, address, thing);
-	if (rule->action == PB_FD_BIND && pb_sockaddr_port(address->data, address->head.bytes) == 0)
-		/* the kernel chooses a port, and does not tell */
-		return put_prefix(out, from->text + 1, from->prefix_bytes, thing) && (pb_put_char(out, '>'), true);
-	return rule->action == PB_FD_BIND ? put_endpoints(out, from, address, NULL, thing)
-	                                  : put_endpoints(out, from, NULL, address, thing);
 }
 
 static bool put_copy(struct pb_writer *out, const struct pb_fd_names *names, const struct pb_call *call,
@@ -345,14 +219,14 @@ bool pb_fd_thing_put(struct pb_writer *out, const struct pb_fd_names *names, con
 	case PB_FD_NAMED:
 		return put_named(out, call);
 	case PB_FD_PAIR:
-		return call->row->fds.text ? put_named(out, call) : put_new_socket(out, call, thing);
+		return call->row->fds.text ? put_named(out, call) : pb_fd_socket_new(out, call, thing);
 	case PB_FD_SOCKET:
-		return put_new_socket(out, call, thing);
+		return pb_fd_socket_new(out, call, thing);
 	case PB_FD_ACCEPT:
 	case PB_FD_BIND:
 	case PB_FD_LOCAL:
 	case PB_FD_CONNECT:
-		return put_socket(out, names, call, process, thing);
+		return pb_fd_socket_put(out, names, call, process, thing);
 	case PB_FD_FCNTL:
 		return pb_fd_fcntl_copies(call) && put_copy(out, names, call, process, thing);
 	case PB_FD_COPY:

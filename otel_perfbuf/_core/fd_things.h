@@ -26,6 +26,14 @@ bool pb_fd_fcntl_copies(const struct pb_call *call);
 /* What fcntl and ioctl say of exec (enum pb_fd_exec); -1: nothing. */
 int32_t pb_fd_marks(const struct pb_call *call, const struct pb_fd_rule *rule);
 
+/* What was captured of an argument, at exit, else at enter; NULL: nothing of that kind. */
+const struct pb_capture_view *pb_fd_captured(const struct pb_call *call, uint8_t argument, uint8_t kind);
+
+/* fd_sockets.c: of socket and socketpair, whose first arguments are the same; of the calls that tell addresses. */
+bool pb_fd_socket_new(struct pb_writer *out, const struct pb_call *call, struct pb_fd_thing *thing);
+bool pb_fd_socket_put(struct pb_writer *out, const struct pb_fd_names *names, const struct pb_call *call,
+                      uint32_t process, struct pb_fd_thing *thing);
+
 /* fd_names.c: entries of the table; _for makes one, NULL: no room. */
 struct pb_fd_entry *pb_fd_entry_find(const struct pb_fd_names *names, uint32_t process, int32_t fd);
 struct pb_fd_entry *pb_fd_entry_for(struct pb_fd_names *names, uint32_t process, int32_t fd);

@@ -2,9 +2,9 @@
 """What a storm of firings costs a whole agent: its CPU time (/proc/PID/stat) over wall time, and what became of each.
 
 usage: storm.py [PER_SECOND [SECONDS]]. As root: the agent records one process by name, which fails PER_SECOND times a
-second and tells it by datagrams, then by OTLP in requests of 100 spans and of one. The first one's dump is made before.
-What a datagram's sender cannot get rid of (the socket's queue is full) it drops, as the SDK's processors do; OTLP's
-senders wait for each answer.
+second and tells it by datagrams, then by OTLP in requests of 100 spans, of 512 (an SDK's batch) and of one. The first
+one's dump is made before. What a datagram's sender cannot get rid of (the socket's queue is full) it drops, as the SDK's
+processors do; OTLP's senders wait for each answer.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ CASES = (
     ("datagrams of one process", "socket", 1, "same"),
     ("OTLP/HTTP, 100 spans a request", "http", 100, "same"),
     ("OTLP/gRPC, 100 spans a request", "grpc", 100, "same"),
+    ("OTLP/HTTP, 512 spans a request", "http", 512, "same"),
     ("OTLP/HTTP, 100 spans of as many reasons a request", "http", 100, "other"),
     ("OTLP/HTTP, 1 span a request", "http", 1, "same"),
     ("OTLP/gRPC, 1 span a request", "grpc", 1, "same"),

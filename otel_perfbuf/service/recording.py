@@ -152,7 +152,8 @@ class Recording:
             assert alike is not None
             latest, number = self._fire_one(alike.firing(firing, row)), number + 1
         if alike is not None and latest is None:
-            joining, suppressed = self._recorder.sift(replace(firing, alike=alike.after(number)))
+            rest = replace(firing, alike=alike.after(number)) if number else firing
+            joining, suppressed = self._recorder.sift(rest)
             self._fired[firing.kind] += suppressed
             for other in joining:
                 self._fire_one(other)

@@ -84,7 +84,7 @@ class Alike:
 
     def after(self, count: int) -> Alike:
         """Those behind the first ``count``."""
-        return replace(self, spans=self.spans[count * SPAN_BYTES :])
+        return Alike(self.spans[count * SPAN_BYTES :], self.now_unix_ns, self.is_log)
 
     def firing(self, first: Firing, row: Row) -> Firing:
         """The firing of one of them, where ``first`` is that of the first: the numbers of its reason are not known."""

@@ -164,7 +164,7 @@ class TelemetryTrigger:
             known, fire = self._known.get((hit.resource, hit.process_id, hit.thread_id)), self._fire
             if fire is None or hit.own or known is None or self._monotonic() - known.found_s >= _MATCH_S:
                 known = None
-            elif self._passed_over(hit, known, Alike(origin.spans, now, is_log)):
+            elif len(origin.groups) > 1 and self._passed_over(hit, known, Alike(origin.spans, now, is_log)):
                 continue
             for group in found.groups(origin):
                 alike = Alike(group.spans, now, is_log)
@@ -181,7 +181,7 @@ class TelemetryTrigger:
     def _passed_over(self, hit: Hit, known: _Known, alike: Alike) -> bool:
         """Whether all hits of an origin are counted as suppressed now."""
         kind = self._kind(hit)
-        if len(alike) == 1 or kind is None or not known.match.processes:
+        if kind is None or not known.match.processes:
             return False
         if kind == "span_latency" and self._rules.names:
             return False  # others of this origin may have no such name

@@ -106,9 +106,8 @@ class Connection:
         if last:
             headers.append(("Connection", "close"))
         self._deadline_s = time.monotonic() + self._limits.write_s
-        self._send(
-            h11.Response(status_code=answer.status, headers=headers), h11.Data(data=answer.body), h11.EndOfMessage()
-        )
+        body = (h11.Data(data=answer.body),) if answer.body else ()
+        self._send(h11.Response(status_code=answer.status, headers=headers), *body, h11.EndOfMessage())
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True

@@ -3,8 +3,8 @@
 
 usage: storm.py [PER_SECOND [SECONDS]]. As root: the agent records one process by name, which fails PER_SECOND times a
 second and tells it by datagrams, then by OTLP in requests of 100 spans, of 512 (an SDK's batch) and of one. The first
-one's dump is made before. What a datagram's sender cannot get rid of (the socket's queue is full) it drops, as SDKs do; OTLP's
-senders wait for each answer.
+one's dump is made before. What a datagram's sender cannot get rid of (the socket's queue is full) it drops, as SDKs do;
+OTLP's senders wait for each answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections of a receiver: accepted, counted, secured, each served by a thread of its own, cut off at the end.
 
-What it is not: it knows no protocol (otlp/http.py, fluent/receiver.py say what is done with a connection), and it opens
-no listening socket (listen.py). Source: accept(2), poll(2); decision 0006 (threads).
+What it is not: it knows no protocol (otlp/http.py, fluent/receiver.py and the service's http.py say what is done with a
+connection), and it opens no listening socket (listen.py). Source: accept(2), poll(2); decision 0006 (threads).
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class ConnectionServer:
     """Serves until ``stop``: ``converse`` gets each connection (TLS is done), in a thread of its own, and may end by
     OSError: the client went away, was slow, or showed no certificate.
 
-    ``refused`` counts connections beyond ``connections_max``, and as "failed" what ``converse`` raised else.
-    ``endpoint`` is where it listens, once started.
+    ``where`` that listens already is the server's from its start on. ``refused`` counts connections beyond
+    ``connections_max``, and as "failed" what ``converse`` raised else. ``endpoint`` is where it listens, once started.
     """
 
     def __init__(
         self,
-        where: Address,
+        where: Address | Listener,
         tls: ServerTlsOptions | None,
         names: Names,
         converse: Callable[[socket.socket], object],
@@ -96,7 +96,8 @@ class ConnectionServer:
         """Listens and serves; PerfbufError or ConfigError when that cannot be."""
         if self._tls_options is not None:
             self._tls = tls_context(self._tls_options, self._names.receiver, self._protocols)
-        self._listener = listen(self._where, self._names.receiver)
+        where = self._where
+        self._listener = where if isinstance(where, Listener) else listen(where, self._names.receiver)
         self.endpoint = self._listener.endpoint
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, args=(self._listener,), name=self._names.thread, daemon=True)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
 from otel_perfbuf.errors import PerfbufError
+from otel_perfbuf.receivers.listen import Listener
+from otel_perfbuf.receivers.serving import ConnectionServer, Names
 
 __all__ = ["HttpServer", "Request", "Response", "Route", "json_response", "listen_tcp"]
 
@@ -57,72 +59,31 @@ def json_response(status: int, value: object) -> Response:
 
 
 class HttpServer:
-    """Serves ``routes`` on a bound, listening socket, which it does not own, until ``stop``.
+    """Serves ``routes`` on a bound, listening socket until ``stop``, which closes it.
 
     At most 16 connections at a time; others are closed at once. A request must have arrived within ``request_s``.
     """
 
     def __init__(self, listening: socket.socket, routes: Routes, *, name: str, request_s: float = _REQUEST_S) -> None:
-        self._listening = listening
         self.routes = routes
         self.request_s = request_s
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._lock = threading.Lock()
-        self._active: set[socket.socket] = set()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._server = ConnectionServer(
+            Listener(listening, name),
+            None,
+            Names(name, "a connection", name, "connections"),
+            # It only stores its address and its server.
+            lambda connection: _Handler(connection, ("", 0), self),  # type: ignore[arg-type]
+            connections_max=_CONNECTIONS_MAX,
+            refused=Counter(),
+        )
 
     def start(self) -> None:
         """Begins to answer."""
-        self._thread.start()
+        self._server.start()
 
     def stop(self) -> None:
         """Accepts no more and ends open connections; twice is fine."""
-        if self._wake < 0:
-            return
-        os.eventfd_write(self._wake, 1)
-        if self._thread.ident is not None:
-            self._thread.join()
-        os.close(self._wake)
-        self._wake = -1
-        with self._lock:
-            active = list(self._active)
-        for connection in active:
-            _shut(connection)
-
-    def _run(self) -> None:
-        poller = select.poll()
-        poller.register(self._listening, select.POLLIN)
-        poller.register(self._wake, select.POLLIN)
-        while True:
-            ready = {descriptor for descriptor, _ in poller.poll()}
-            if self._wake in ready:
-                return
-            try:
-                connection, _ = self._listening.accept()
-            except OSError as fault:
-                if not isinstance(fault, BlockingIOError | ConnectionAbortedError):
-                    _log.warning("accepting a connection failed: %s", fault)
-                continue
-            with self._lock:
-                taken = len(self._active) < _CONNECTIONS_MAX
-                if taken:
-                    self._active.add(connection)
-            if not taken:
-                connection.close()
-                continue
-            threading.Thread(target=self._serve, args=(connection,), name="perfbuf-http", daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            _Handler(connection, ("", 0), self)  # type: ignore[arg-type]  # it only stores its server
-        except OSError:
-            pass  # the peer went away
-        except Exception:  # noqa: BLE001 - one caller's request must not end the agent's thread with a traceback
-            _log.exception("answering a request failed")
-        finally:
-            with self._lock:
-                self._active.discard(connection)
-            connection.close()
+        self._server.stop()
 
 
 def _shut(connection: socket.socket) -> None:

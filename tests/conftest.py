@@ -10,16 +10,12 @@ import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-import hypothesis
 import pytest
 from machine import DISPOSABLE, SLOWNESS, allowed_skip, lacking
 
 TESTS = Path(__file__).parent
 # Taken out of the environment: OTEL_* of the processes that tests start belong into what is recorded of them.
 KERNEL_TESTS = os.environ.pop("OTEL_PERFBUF_KERNEL_TESTS", "") == "1"
-# No test compares absolute times, and a loaded machine takes its own.
-hypothesis.settings.register_profile("house", deadline=None)
-hypothesis.settings.load_profile("house")
 TIMEOUT_S = {"kernel": 120 * SLOWNESS, "e2e": 240 * SLOWNESS, "scenarios": 240}
 
 # scripts/asan.sh preloads the sanitizers' libraries for our modules in this process; programs that a test starts are

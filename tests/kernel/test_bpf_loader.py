@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import signal
 import struct
 import subprocess
@@ -17,6 +18,7 @@ from building import program as build
 
 from otel_perfbuf._core._core import ffi
 from otel_perfbuf.bpf import BpfObject, builtin_object, open_pinned_map
+from otel_perfbuf.bpf.features import load_builtin
 from otel_perfbuf.errors import ConfigError, KernelError
 
 STRUCTS = [
@@ -71,8 +73,20 @@ def test_python_and_c_see_what_the_programs_write() -> None:
         assert members == {field: ffi.offsetof(kind, field) for field, _ in kind.fields}, name
 
 
-@pytest.mark.needs("task storage", "fetching atomics")  # as they are built; what a kernel lacks, recording leaves out
-@pytest.mark.parametrize("name", ["syscalls", "process"])
+# As they are built; recording takes the form that the kernel has everything for.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(program + form, marks=pytest.mark.needs(*features))
+        for program in ("syscalls", "process")
+        for form, features in (
+            ("_held", ["task storage", "fetching atomics", "preemption control"]),
+            ("", ["task storage", "fetching atomics"]),
+            ("_plain", []),
+        )
+        if form != "_plain" or platform.machine() == "x86_64"
+    ],
+)
 def test_the_built_in_programs_load_and_are_freed(name: str) -> None:
     """Loading twice, closing twice; no fd stays open."""
     before = len(os.listdir("/proc/self/fd"))
@@ -87,7 +101,8 @@ def test_the_built_in_programs_load_and_are_freed(name: str) -> None:
 
 def test_constants_are_set_before_the_load_and_checked() -> None:
     """An unknown name lists the known ones; size and moment are checked."""
-    with BpfObject(builtin_object("syscalls")) as program:
+
+    def check(program: BpfObject) -> None:
         with pytest.raises(ConfigError, match=r"no such variable; there are: .*agent_tgid"):
             program.set_rodata("nothing", 1)
         with pytest.raises(ConfigError, match="has 4 bytes, not 3"):
@@ -95,9 +110,9 @@ def test_constants_are_set_before_the_load_and_checked() -> None:
         with pytest.raises(ConfigError, match="256 does not fit its 1 bytes"):
             program.set_rodata("filter_targets", 256)
         program.set_rodata("filter_targets", 1)
-        program.load()
-        with pytest.raises(ValueError, match="set constants before load"):
-            program.set_rodata("filter_targets", 1)
+
+    with load_builtin("syscalls", check) as program, pytest.raises(ValueError, match="set constants before load"):
+        program.set_rodata("filter_targets", 1)
 
 
 def test_what_is_no_bpf_object_gets_a_sentence(tmp_path: Path) -> None:
@@ -141,8 +156,7 @@ def test_maps_are_pinned_and_opened_again(tmp_path: Path) -> None:
         pytest.skip("no bpf file system at /sys/fs/bpf")
     folder.mkdir()
     try:
-        with BpfObject(builtin_object("process")) as program:
-            program.load()
+        with load_builtin("process", lambda program: None) as program:
             program.pin_maps(folder)
             again = open_pinned_map(folder / "sequences")
             key = struct.pack("=IIQ", 1, 0, 2)

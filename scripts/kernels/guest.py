@@ -26,6 +26,7 @@ PROGRAMS = (
 FILES = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf")
 LEFT_OUT = re.compile(r"/(\.git|\.venv|\.cache|build|dist|docs|fuzz|bench|\.[a-z]+_cache|__pycache__)(/|$)")
 SLOWNESS = 10
+SNAPSHOTS = "OTEL_PERFBUF_SNAPSHOTS"  # how many a race test takes: set outside, it holds in the guest
 
 
 def pack(project: Path, target: Path, pytest: list[str], slowness: int = SLOWNESS) -> None:
@@ -53,6 +54,8 @@ def pack(project: Path, target: Path, pytest: list[str], slowness: int = SLOWNES
                 "OTEL_PERFBUF_TEST_DISPOSABLE": "1",
                 "OTEL_PERFBUF_TEST_SLOWNESS": str(slowness),
             }
+            if SNAPSHOTS in os.environ:
+                settings[SNAPSHOTS] = os.environ[SNAPSHOTS]
             text = text.replace("@PATH@", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             text = text.replace("@PROJECT@", str(project)).replace("@PYTEST@", shlex.join(pytest))
             lines = [f"export {name}={value}" for name, value in settings.items()]

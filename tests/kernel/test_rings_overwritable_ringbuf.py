@@ -99,6 +99,7 @@ def test_a_live_ring_is_saved_and_read_without_bpf(program: BpfObject, tmp_path:
     assert len(batch) == 15
 
 
+@pytest.mark.race
 @pytest.mark.timeout((300 + SNAPSHOTS // 10) * SLOWNESS)
 def test_snapshots_under_a_writer_at_full_speed(folder: Path) -> None:
     """No torn record, no gap that overwritten_bytes does not explain to the byte, nothing twice (FACTS 16)."""

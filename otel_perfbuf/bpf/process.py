@@ -39,6 +39,10 @@ class ProcessProgram:
         """What was lost, and what was sent."""
         return read_stats(self._object.maps["stats"], self._object.missed_events())
 
+    def missed_events(self) -> int:
+        """Events at which the kernel did not run it (`BpfObject.missed_events`)."""
+        return self._object.missed_events()
+
     def close(self) -> None:
         """Detaches and frees everything; twice is fine."""
         self._object.close()

@@ -49,6 +49,9 @@ class ForwardProgram(Protocol):
     def process(self, key: ProcessKey) -> ProcessEntry | None:
         """Who a process of its samples is now; None: not known any more."""
 
+    def missed_events(self) -> int:
+        """Events at which the kernel did not run it (`BpfObject.missed_events`)."""
+
     def close(self) -> None:
         """Detaches it; twice is fine."""
 
@@ -61,6 +64,10 @@ class NamedMap:
 
     def attach(self) -> None:
         """Whoever fills it has begun already."""
+
+    def missed_events(self) -> int:
+        """Its program is not known."""
+        return 0
 
     def process(self, _key: ProcessKey) -> None:
         """Nobody knows."""
@@ -105,7 +112,7 @@ class LiveStream:
         self._plan = plan
         self._emit = emit
         self._stopping = threading.Event()
-        self._records = self._lost = self._malformed = 0
+        self._records = self._lost = self._missed_events = self._malformed = 0
         try:
             self._reader: Reader
             if open_reader is not None:
@@ -160,6 +167,7 @@ class LiveStream:
             "ring_bytes": self._ring_bytes(),
             "records": self._records,
             "lost": self._lost,
+            "missed_events": self._missed_events,
             "malformed": self._malformed,
         }
 
@@ -184,6 +192,7 @@ class LiveStream:
         now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         lost = int(batch.lost)
         self._lost += lost
+        self._missed_events = self._program.missed_events()
         inputs: list[Batch | EntryFrames] = [batch]
         if lost:
             inputs.append(EntryFrames([_lost_sample(lost, now_ns)]))

@@ -79,6 +79,14 @@ static __always_inline struct process_scratch *get_process_scratch(u32 slot)
 	return bpf_map_lookup_elem(&process_scratches, &slot);
 }
 
+/* What a function that is checked alone has returned may be any number for the verifier, and of a loop's step it wants
+ * 0 or 1; the compiler knows that it is one of them, and must not. */
+static __always_inline long is_last(int returned)
+{
+	barrier_var(returned);
+	return returned != 0;
+}
+
 /* The next name of the path, from its last one on, across mounts. 1: there is none. */
 __noinline int put_component(u32 slot)
 {
@@ -120,7 +128,7 @@ __noinline int put_component(u32 slot)
 
 static long add_component(u32 index, u32 *slot)
 {
-	return put_component(*slot) != 0;
+	return is_last(put_component(*slot));
 }
 
 /* Not static, as those that it calls: each is checked by the verifier once, and called with numbers only (pointers need
@@ -193,7 +201,7 @@ __noinline int put_environment(u32 slot)
 
 static long add_environment(u32 index, u32 *slot)
 {
-	return put_environment(*slot) != 0;
+	return is_last(put_environment(*slot));
 }
 
 /* Keeps the OTEL_* strings that name a resource; the others may be secrets (OTEL_EXPORTER_OTLP_HEADERS).

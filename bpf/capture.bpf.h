@@ -64,48 +64,74 @@ __noinline int count_pointers(u64 at)
 	return pointers.count;
 }
 
+/* The next string of an argv behind those that are there. 1: that was the last. */
+__noinline int put_string(u32 index)
+{
+	struct scratch *scratch = get_scratch();
+	struct vector_walk *walk;
+	struct pb_capture *capture;
+	u64 pointer = 0, at;
+	u32 used, left;
+	long got;
+
+	if (!scratch)
+		return 1;
+	at = scratch->at;
+	if (at > RECORD_LIMIT)
+		return 1;
+	capture = (struct pb_capture *)(scratch->record + at);
+	walk = &scratch->vector;
+	used = walk->used;
+	if (index >= walk->count)
+		return 1;
+	if (used >= walk->each || used >= CAPTURE_LIMIT - 8 || index >= ARGV_STRINGS - 1) {
+		capture->flags |= PB_CAPTURE_CUT;
+		return 1;
+	}
+	left = walk->each - used;
+	if (bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(walk->at + 8 * index)))
+		return 1;
+	if (left > CAPTURE_LIMIT - 1)
+		left = CAPTURE_LIMIT - 1;
+	got = read_user_string((u8 *)(capture + 1) + used, left & (CAPTURE_LIMIT - 1), pointer);
+	if (got < 0) {
+		capture->flags |= PB_CAPTURE_FAULT;
+		return 1;
+	}
+	if (got >= left)
+		capture->flags |= PB_CAPTURE_CUT;
+	walk->used = used + got;
+	return 0;
+}
+
+static long add_string(u32 index, u64 *unused)
+{
+	return is_last(put_string(index));
+}
+
 /* argv: strings one after the other. `room` bytes at most. */
 __noinline int capture_strings(u64 at, u32 room)
 {
 	struct scratch *scratch = get_scratch();
 	struct pb_capture *capture;
-	u32 used = 0;
+	u64 unused = 0;
 	int count;
 
 	if (!scratch || scratch->at > RECORD_LIMIT)
 		return 0;
 	capture = (struct pb_capture *)(scratch->record + scratch->at);
 	count = count_pointers(at);
-	if (count < 0)
+	if (count < 0) {
 		capture->flags |= PB_CAPTURE_FAULT;
-	capture->extent = count < 0 ? 0 : count;
-	for (u32 i = 0; i < ARGV_STRINGS; i++) {
-		u8 *data = (u8 *)(capture + 1);
-		u64 pointer = 0;
-		u32 left;
-		long got;
-
-		if (i >= capture->extent)
-			break;
-		if (used >= room || used >= CAPTURE_LIMIT - 8 || i == ARGV_STRINGS - 1) {
-			capture->flags |= PB_CAPTURE_CUT;
-			break;
-		}
-		left = room - used;
-		if (bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(at + 8 * i)))
-			break;
-		if (left > CAPTURE_LIMIT - 1)
-			left = CAPTURE_LIMIT - 1;
-		got = read_user_string(data + used, left & (CAPTURE_LIMIT - 1), pointer);
-		if (got < 0) {
-			capture->flags |= PB_CAPTURE_FAULT;
-			break;
-		}
-		if (got >= left)
-			capture->flags |= PB_CAPTURE_CUT;
-		used += got;
+		count = 0;
 	}
-	finish_capture(scratch, capture, (u8 *)(capture + 1), used);
+	capture->extent = count;
+	scratch->vector.at = at;
+	scratch->vector.count = count;
+	scratch->vector.each = room;
+	scratch->vector.used = 0;
+	REPEAT(ARGV_STRINGS, add_string, &unused);
+	finish_capture(scratch, capture, (u8 *)(capture + 1), scratch->vector.used);
 	return 0;
 }
 

@@ -20,6 +20,14 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
+/* What a function that is checked alone has returned may be any number for the verifier, and of a loop's step it wants
+ * 0 or 1; the compiler knows that it is one of them, and must not. */
+static __always_inline long is_last(int returned)
+{
+	barrier_var(returned);
+	return returned != 0;
+}
+
 /* REPEAT(bound, step, context) calls step(index, context), at most `bound` times, until it returns 1. What changes from
  * call to call has its place in a map's element: the verifier walks a loop once for each value that it knows. With
  * bpf_loop (Linux 5.17) it walks it once in all, which makes a load several times faster. */

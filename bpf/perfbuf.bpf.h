@@ -39,12 +39,12 @@ struct spanned_head {
 	struct pb_span_record span;
 };
 
-/* Where the capture of a vector's buffers is. */
+/* Where the capture of a vector's buffers, or of an argv's strings, is. */
 struct vector_walk {
-	u64 at;   /* the iovecs */
+	u64 at;   /* the iovecs, or the strings' addresses */
 	u64 left; /* bytes that the call moved and no buffer here has had yet */
 	u32 count;
-	u32 each; /* bytes of a buffer at most */
+	u32 each; /* bytes of a buffer, or of all strings, at most */
 	u32 used;
 };
 

@@ -79,14 +79,6 @@ static __always_inline struct process_scratch *get_process_scratch(u32 slot)
 	return bpf_map_lookup_elem(&process_scratches, &slot);
 }
 
-/* What a function that is checked alone has returned may be any number for the verifier, and of a loop's step it wants
- * 0 or 1; the compiler knows that it is one of them, and must not. */
-static __always_inline long is_last(int returned)
-{
-	barrier_var(returned);
-	return returned != 0;
-}
-
 /* The next name of the path, from its last one on, across mounts. 1: there is none. */
 __noinline int put_component(u32 slot)
 {

@@ -11,7 +11,7 @@
  * Fact: since Linux 7.0 tracepoints call their programs with preemption on, so another task may run another of our
  * programs on this CPU in the midst of one. What is each CPU's is used between hold_cpu and release_cpu, which do
  * something in the form built with PERFBUF_HELD: kernels from about 6.14 take it. The program that is interrupted is
- * not run again meanwhile: the kernel counts such a miss, and we count it as lost (otel_perfbuf/bpf/object.py).
+ * not run again meanwhile: the kernel counts such misses (`missed_events`, otel_perfbuf/bpf/object.py).
  */
 #ifndef PERFBUF_FEATURES_BPF_H
 #define PERFBUF_FEATURES_BPF_H

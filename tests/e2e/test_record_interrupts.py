@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from attaching import attached
 
+# A background job of a shell without job control starts with SIGINT ignored, and what it starts too.
+DEFAULT_SIGINT = ["env", "--default-signal=INT"]
 RECORD = [sys.executable, "-m", "otel_perfbuf", "record", "--lines", "1"]
 SLEEPER = ["sh", "-c", "echo ready; exec sleep 60"]
 WAIT_S = 60
@@ -21,7 +23,11 @@ WAIT_S = 60
 def test_a_second_ctrl_c_does_not_take_the_dump() -> None:
     """The terminal's SIGINT ends CMD; another one, while the dump is made, ends nothing."""
     with subprocess.Popen(
-        [*RECORD, "--", *SLEEPER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*DEFAULT_SIGINT, *RECORD, "--", *SLEEPER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

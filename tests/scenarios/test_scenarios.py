@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -215,6 +216,7 @@ def test_two_processes_deadlocked_on_lock_files(tmp_path: Path) -> None:
             locked.stdin.flush()
             _wait_for_call(locked.pid, 73)
             _wait_for_call(child, 73)
+            time.sleep(0.05)  # a wait of less than a millisecond gets no sentence
             recorder.send_signal(signal.SIGINT)
             _, errors = recorder.communicate(timeout=60)
         assert recorder.returncode == 0, errors

@@ -20,7 +20,23 @@ __all__ = ["pack"]
 
 # What the kernel tests and those end-to-end tests that need neither network nor compiler run.
 PROGRAMS = (
-    *("sh", "busybox", "bpftool", "strace", "true", "false", "cat", "ls", "sleep", "grep", "kill", "dd", "env", "echo"),
+    *(
+        "sh",
+        "bash",
+        "busybox",
+        "bpftool",
+        "strace",
+        "true",
+        "false",
+        "cat",
+        "ls",
+        "sleep",
+        "grep",
+        "kill",
+        "dd",
+        "env",
+        "echo",
+    ),
     *("mount", "umount", "unshare", "setpriv", "wc", "test", "head", "tail", "sort", "prlimit", "taskset"),
 )
 FILES = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf")

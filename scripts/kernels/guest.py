@@ -20,24 +20,8 @@ __all__ = ["pack"]
 
 # What the kernel tests and those end-to-end tests that need neither network nor compiler run.
 PROGRAMS = (
-    *(
-        "sh",
-        "bash",
-        "busybox",
-        "bpftool",
-        "strace",
-        "true",
-        "false",
-        "cat",
-        "ls",
-        "sleep",
-        "grep",
-        "kill",
-        "dd",
-        "env",
-        "echo",
-    ),
-    *("mount", "umount", "unshare", "setpriv", "wc", "test", "head", "tail", "sort", "prlimit", "taskset"),
+    *("sh", "bash", "busybox", "bpftool", "strace", "true", "false", "cat", "ls", "sleep", "grep", "kill", "dd", "env"),
+    *("mount", "umount", "unshare", "setpriv", "wc", "test", "head", "tail", "sort", "prlimit", "taskset", "echo"),
 )
 FILES = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf")
 LEFT_OUT = re.compile(r"/(\.git|\.venv|\.cache|build|dist|docs|fuzz|bench|\.[a-z]+_cache|__pycache__)(/|$)")

@@ -31,7 +31,9 @@ def chunk_of(records: int) -> Chunk:
 
 
 @dataclass
-class _Header:
+class PlayedHeader:
+    """What the service reads of a dump's header."""
+
     dump_id: str = "cd" * 16
     trigger: str = "manual"
     records: int = 2
@@ -44,8 +46,10 @@ class _Header:
 
 
 @dataclass
-class _Dump:
-    header: _Header
+class PlayedDump:
+    """What the service passes on."""
+
+    header: PlayedHeader
     payload: Payload
 
 
@@ -115,7 +119,7 @@ class _Recorder:
         if self._parts.dump_fault is not None:
             future.set_exception(self._parts.dump_fault)
             return future
-        dump = _Dump(_Header(trigger=firing.kind), Payload((chunk_of(1), chunk_of(2)), "cd" * 16))
+        dump = PlayedDump(PlayedHeader(trigger=firing.kind), Payload((chunk_of(1), chunk_of(2)), "cd" * 16))
         self._emit(dump)
         future.set_result(dump)
         return future

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from played_parts import PlayedDump, PlayedHeader
 
 from otel_perfbuf.exporters.otlp_http import Options
 from otel_perfbuf.exporters.payload import Chunk, Payload
@@ -82,30 +83,7 @@ def receiver() -> Iterator[Receiver]:
     thread.join(10)
 
 
-@dataclass
-class Header:
-    """What is counted of a dump."""
-
-    dump_id: str
-    trigger: str = "span_error"
-    records: int = 3
-    lost: int = 0
-    overwritten: int = 0
-    dropped: int = 0
-    snapshot_ns: int = 0
-    complete_since_unix_ns: int = 0
-    window_end_unix_ns: int = 0
-
-
-@dataclass
-class Dump:
-    """A dump of three chunks."""
-
-    header: Header
-    payload: Payload
-
-
-def dump(name: str) -> Dump:
+def dump(name: str) -> PlayedDump:
     """Its header, span and three records; ``name`` becomes its id and is in each body."""
 
     def logs(part: str, records: int) -> Chunk:
@@ -116,7 +94,7 @@ def dump(name: str) -> Dump:
         return Chunk("logs", request.SerializeToString(), records)
 
     chunks = (logs("header", 1), Chunk("traces", b"", 1), logs("history", 3))
-    return Dump(Header(name * 32), Payload(chunks, name * 32))
+    return PlayedDump(PlayedHeader(name * 32, "span_error", records=3), Payload(chunks, name * 32))
 
 
 def bodies(taken: list[tuple[str, bytes]]) -> list[str]:

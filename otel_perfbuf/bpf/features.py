@@ -42,7 +42,7 @@ def refusal(*names: str) -> KernelError | None:
     return None
 
 
-def load_builtin(name: str, prepare: Callable[[BpfObject], None]) -> BpfObject:
+def load_builtin(name: str, prepare: Callable[[BpfObject], None] | None = None) -> BpfObject:
     """The built-in program, loaded, in the form that this kernel takes; close it. ``prepare`` sets its constants.
 
     The next form is tried where the kernel lacks what this one needs, and never instead of an error of another cause.
@@ -63,10 +63,11 @@ def load_builtin(name: str, prepare: Callable[[BpfObject], None]) -> BpfObject:
     raise refused
 
 
-def _loaded(name: str, prepare: Callable[[BpfObject], None]) -> BpfObject:
+def _loaded(name: str, prepare: Callable[[BpfObject], None] | None) -> BpfObject:
     program = BpfObject(builtin_object(name))
     try:
-        prepare(program)
+        if prepare is not None:
+            prepare(program)
         program.load()
     except BaseException:
         program.close()

@@ -75,13 +75,14 @@ _FORMS = {
 
 def _recorder() -> Finding:
     """The programs are loaded for real (and freed), in the form that this kernel takes."""
-    name, tried = "flight recorder", [""]
+    name = "flight recorder"
     try:
-        load_builtin("syscalls", lambda program: tried.append(program.name)).close()
+        with load_builtin("syscalls") as program:
+            form = _FORMS[program.name]
     except (KernelError, ConfigError) as error:
         first = str(error).splitlines()[0]
         return Finding(name, False, True, f"the programs do not load: {first}", "needs root and Linux 5.10 with BTF")
-    return Finding(name, True, True, f"the programs load ({_FORMS[tried[-1]]})")
+    return Finding(name, True, True, f"the programs load ({form})")
 
 
 def _feature(name: str) -> Finding:

@@ -156,7 +156,7 @@ def test_maps_are_pinned_and_opened_again(tmp_path: Path) -> None:
         pytest.skip("no bpf file system at /sys/fs/bpf")
     folder.mkdir()
     try:
-        with load_builtin("process", lambda program: None) as program:
+        with load_builtin("process") as program:
             program.pin_maps(folder)
             again = open_pinned_map(folder / "sequences")
             key = struct.pack("=IIQ", 1, 0, 2)
